@@ -1,0 +1,34 @@
+"""How do the processes wake each other, keep out of each other's way, and die together?
+
+names.py     queues and tasks
+app.py       the Celery application and its options
+doorbell.py  Doorbell: "there is work", never blocks, never raises
+loop.py      Loop: claim, do, complete until stopped
+worker.py    run_loop(): a Loop as the main of a process, with Celery's doorbell where there is a broker
+hostgate.py  HostGate: compiling and searching together, or measuring alone, on one host
+child.py     be_child(): a process that dies with its supervisor
+"""
+
+from service.bus.app import make_celery
+from service.bus.child import be_child, die_with_parent
+from service.bus.doorbell import Doorbell
+from service.bus.hostgate import GateInterrupted, HostGate
+from service.bus.loop import Loop
+from service.bus.names import MAX_JOB_S, Kind, measure_queue, queue_of, task_of
+from service.bus.worker import run_loop
+
+__all__ = [
+    "MAX_JOB_S",
+    "Doorbell",
+    "GateInterrupted",
+    "HostGate",
+    "Kind",
+    "Loop",
+    "be_child",
+    "die_with_parent",
+    "make_celery",
+    "measure_queue",
+    "queue_of",
+    "run_loop",
+    "task_of",
+]

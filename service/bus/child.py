@@ -1,0 +1,39 @@
+"""How does a process die with its parent, whatever kills the parent?"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+# Set by the supervisor in the environment of its children only: the process they may not outlive.
+PARENT_VARIABLE = "ROOFTILE_PARENT_PID"
+
+
+def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send `signal_number` to this process when its parent ends, also by SIGKILL.
+
+    The kernel looks at the parent's *thread*: who starts children must start them from a thread that
+    lives as long as the process. A parent that died before this call is noticed by its changed pid.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def be_child() -> bool:
+    """First line of every process that a supervisor starts. True when it runs under a supervisor.
+
+    Started by hand (a cluster worker, a shell) the variable is absent and nothing happens. The variable
+    is taken out of the environment, so that grandchildren do not take it for theirs.
+    """
+    text = os.environ.pop(PARENT_VARIABLE, None)
+    if text is None:
+        return False
+    die_with_parent(int(text))
+    # Ctrl-C reaches the whole group of a terminal; the supervisor alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return True

@@ -1,0 +1,82 @@
+"""How does a Loop become the main of a worker process, with or without a broker?"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from service.bus.app import make_celery
+from service.bus.hostgate import interrupt_wait
+from service.bus.loop import Loop
+from service.bus.names import Kind, task_of
+from service.settings import Settings
+
+# A loop that is in the middle of a step gets this long before the process ends under it. The claim it
+# held runs out or is given back by the reaper.
+STOP_S = 5.0
+
+
+def run_loop(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
+    """Run `loop` until SIGTERM or SIGINT. Call from the main thread, last in a worker's main.
+
+    Embedded: the loop runs here and sweeps. Cluster: Celery listens here on `queues` (bus.names.queue_of)
+    and each message rings the loop, which works in a thread of its own.
+    """
+    if settings.embedded:
+        _run_plain(loop)
+    else:
+        _run_celery(loop, settings, queues)
+
+
+def _run_plain(loop: Loop) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        loop.stop()
+        interrupt_wait()
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, stop)
+    loop.run()
+
+
+def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
+    app: Any = make_celery(settings)
+
+    def heard(*_args: object, **_kwargs: object) -> None:
+        loop.ring()
+
+    for kind in Kind:
+        app.task(heard, name=task_of(kind))
+    loop.start()
+    ended = threading.Event()
+
+    def stop_worker() -> None:
+        # A loop that was stopped from inside takes Celery with it.
+        while not ended.wait(0.2):
+            if loop.stopping:
+                signal.raise_signal(signal.SIGTERM)
+                return
+
+    threading.Thread(target=stop_worker, name="loop-watch", daemon=True).start()
+    # solo: the task is one line, and prefork children may not have children of their own (CE-25), nor
+    # leave orphans behind a time limit (CE-26). Liveness is our own heartbeat row, not Celery's (CE-13).
+    worker = app.Worker(
+        pool="solo",
+        concurrency=1,
+        queues=list(queues),
+        hostname=f"{loop.name}@%h",
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        loglevel="WARNING",
+        quiet=True,
+    )
+    try:
+        worker.start()
+    finally:
+        ended.set()
+        loop.stop()
+        loop.join(STOP_S)

@@ -1,0 +1,123 @@
+"""Where is this user's home, database, broker and token? One object, read from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import platformdirs
+from pydantic import SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.errors import SettingsError
+
+# The sweep of a worker that has no doorbell (embedded), and of one that has (cluster): DESIGN 2.
+EMBEDDED_SWEEP_S = 0.04
+CLUSTER_SWEEP_S = 1.0
+
+_DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgres", "sqlite+pysqlite")
+_BROKER_SCHEMES = ("redis", "rediss", "redis+socket", "valkey", "valkeys")
+
+
+def default_home() -> Path:
+    """The folder of this user when ROOFTILE_HOME is not set."""
+    return Path(platformdirs.user_data_dir("rooftile", appauthor=False))
+
+
+class Settings(BaseSettings):
+    """The five variables a user may set (ROOFTILE_HOME, _URL, _TOKEN, _DATABASE_URL, _BROKER_URL)."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ROOFTILE_", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    home: Path = default_home()
+    url: str | None = None
+    token: SecretStr | None = None
+    database_url: str = ""
+    broker_url: str | None = None
+
+    @field_validator("home", mode="after")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        path = value.expanduser()
+        if "\0" in str(path):
+            raise ValueError("must be a folder's path")
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file, and a folder is needed")
+        return Path.cwd() / path
+
+    @field_validator("url", mode="after")
+    @classmethod
+    def _http(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be like http://127.0.0.1:8417")
+        return value.rstrip("/")
+
+    @field_validator("token", mode="after")
+    @classmethod
+    def _printable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None:
+            return None
+        text = value.get_secret_value()
+        if len(text) < 16 or not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("must be at least 16 printable ASCII characters without blanks")
+        return value
+
+    @field_validator("database_url", mode="after")
+    @classmethod
+    def _database(cls, value: str) -> str:
+        if not value:
+            return value
+        scheme, separator, _rest = value.partition("://")
+        if not separator or scheme not in _DATABASE_SCHEMES:
+            raise ValueError("must be like sqlite:////folder/rooftile.db or postgresql://user@host/database")
+        # SQLAlchemy would take psycopg2 for the bare name; what we install is psycopg 3.
+        if scheme in ("postgresql", "postgres"):
+            return "postgresql+psycopg" + value[len(scheme) :]
+        return value
+
+    @field_validator("broker_url", mode="after")
+    @classmethod
+    def _broker(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        scheme, separator, rest = value.partition("://")
+        if not separator or scheme not in _BROKER_SCHEMES or not rest:
+            raise ValueError("must be like redis://host:6379/0")
+        # Valkey speaks Redis' protocol and kombu knows it under that name only.
+        return {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme) + "://" + rest
+
+    def model_post_init(self, _context: object) -> None:
+        if not self.database_url:
+            # frozen: the default hangs on another field, so it is set here, once.
+            object.__setattr__(self, "database_url", f"sqlite:///{self.home / 'rooftile.db'}")
+
+    @property
+    def embedded(self) -> bool:
+        """No broker: one supervisor with its children on this machine."""
+        return self.broker_url is None
+
+    @property
+    def sweep_s(self) -> float:
+        """How often a worker looks into the database by itself."""
+        return EMBEDDED_SWEEP_S if self.embedded else CLUSTER_SWEEP_S
+
+    @property
+    def token_text(self) -> str | None:
+        """The admin token of ROOFTILE_TOKEN, where set."""
+        return None if self.token is None else self.token.get_secret_value()
+
+
+def get_settings() -> Settings:
+    """Read the environment now. Raises SettingsError, one sentence that names the variable."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = str(first["loc"][0]) if first["loc"] else "home"
+        reason = str(first["msg"]).removeprefix("Value error, ")
+        raise SettingsError(f"ROOFTILE_{field.upper()}: {reason}.") from None
