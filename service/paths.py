@@ -127,9 +127,7 @@ def host_lock_dir() -> Path:
         shared = stat.S_ISDIR(mode) and mode & 0o1777 == 0o1777
     except OSError:
         shared = False
-    folder = (
-        run_lock / "rooftile" if shared or (run_lock / "rooftile").is_dir() else Path("/tmp/rooftile-locks")
-    )
+    folder = ours if shared or ours.is_dir() else Path("/tmp/rooftile-locks")
     return shared_dir(folder)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import SettingsError
@@ -31,7 +31,7 @@ class Settings(BaseSettings):
         env_prefix="ROOFTILE_", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
-    home: Path = default_home()
+    home: Path = Field(default_factory=default_home)
     url: str | None = None
     token: SecretStr | None = None
     database_url: str = ""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from celery import Celery
+from typing import TYPE_CHECKING
 
 from service.bus.names import VISIBILITY_TIMEOUT_S, Kind
 from service.settings import Settings
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 
 def make_celery(settings: Settings) -> Celery:
     """The application of the cluster shape; `settings.broker_url` must be set."""
+    from celery import Celery  # late: half a second that an embedded worker never needs
+
     app = Celery("rooftile", broker=settings.broker_url, set_as_current=False)
     app.conf.update(
         # The database is the truth. No result is kept anywhere else, nobody waits for one.
