@@ -18,11 +18,14 @@
  *     int   rt_pool_abi(void);                    RT_POOL_ABI of the header it was built with
  *     void *rt_pool_create(int threads);          NULL: no memory, no threads, or threads outside 1..RT_MAX_THREADS
  *     int   rt_pool_run(void *pool, rt_run fn, const void *args, int threads);
- *                                                 0, or RT_E_THREADS: threads outside 1..created. Any thread of
- *                                                 the process may call it; calls are run one after another.
- *                                                 Never from within a run.
+ *                                                 0 or an RT_E_. Any thread of the process may call it; runs of
+ *                                                 more than one thread take turns. Never from within a run.
  *     void  rt_pool_destroy(void *pool);          waits for a run in progress, then joins the workers
- * A pool belongs to the process that made it: after fork() the child makes its own and leaves this one alone.
+ * A pool belongs to the process that made it. In a child made by fork() rt_pool_run answers RT_E_FORKED and
+ * rt_pool_destroy does nothing: the child makes a pool of its own.
+ *
+ * Buffers: `out` never overlaps another buffer, but it may be exactly `c` (same address, pitch and size): read
+ * an element of c before the first store to it. Absent buffers are null pointers.
  */
 #ifndef ROOFTILE_ABI_H
 #define ROOFTILE_ABI_H
@@ -33,7 +36,8 @@ extern "C" {
 
 #define RT_POOL_ABI 1
 #define RT_MAX_THREADS 1024
-#define RT_E_THREADS 1
+#define RT_E_THREADS 1 /* threads outside 1..created */
+#define RT_E_FORKED 2  /* the pool was made before a fork, by the parent */
 
 /* Artifacts are built with -fvisibility=hidden; only what carries this is seen from outside. */
 #define RT_EXPORT __attribute__((visibility("default")))
