@@ -3,13 +3,13 @@
 OperationError                 str() is the whole sentence a person reads
 ├── SettingsError              an environment variable holds a value that cannot be used
 ├── HomeError                  ROOFTILE_HOME cannot be created or written
-├── HomeInUseError                  another supervisor runs on the same home
-├── PortTakenError                  the address to listen on is in use
-├── DatabaseUnavailableError        the database cannot be reached, or its schema is not ours
-├── DiskFullError                   no room left where the data lies
-├── CompilerMissingError            no C compiler was found
-├── DataMissingError                kernels or migrations are not in this installation
-└── ChildGaveUpError                a child process died at once, again and again
+├── HomeInUseError             another supervisor runs on the same home
+├── PortTakenError             the address to listen on is in use
+├── DatabaseUnavailableError   the database cannot be reached, or its schema is not ours
+├── DiskFullError              no room left where the data lies
+├── CompilerMissingError       no C compiler was found
+├── DataMissingError           kernels or migrations are not in this installation
+└── ChildGaveUpError           a child process died at once, again and again
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ doorbell.py  Doorbell: "there is work", never blocks, never raises
 loop.py      Loop: claim, do, complete until stopped
 worker.py    run_loop(): a Loop as the main of a process, with Celery's doorbell where there is a broker
 hostgate.py  HostGate: compiling and searching together, or measuring alone, on one host
+logs.py      setup_logs(): how log lines look (be_child calls it)
 child.py     be_child(): a process that dies with its supervisor
 """
 
@@ -13,6 +14,7 @@ from service.bus.app import make_celery
 from service.bus.child import be_child, die_with_parent
 from service.bus.doorbell import Doorbell
 from service.bus.hostgate import GateInterrupted, HostGate
+from service.bus.logs import setup_logs
 from service.bus.loop import Loop
 from service.bus.names import MAX_JOB_S, Kind, measure_queue, queue_of, task_of
 from service.bus.worker import run_loop
@@ -30,5 +32,6 @@ __all__ = [
     "measure_queue",
     "queue_of",
     "run_loop",
+    "setup_logs",
     "task_of",
 ]

@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 
+from service.bus.logs import setup_logs
+
 _PR_SET_PDEATHSIG = 1
 # Set by the supervisor in the environment of its children only: the process they may not outlive.
 PARENT_VARIABLE = "ROOFTILE_PARENT_PID"
@@ -28,8 +30,10 @@ def be_child() -> bool:
     """First line of every process that a supervisor starts. True when it runs under a supervisor.
 
     Started by hand (a cluster worker, a shell) the variable is absent and nothing happens. The variable
-    is taken out of the environment, so that grandchildren do not take it for theirs.
+    is taken out of the environment, so that grandchildren do not take it for theirs. Logs go to stderr,
+    which the supervisor writes to HOME/logs.
     """
+    setup_logs()
     text = os.environ.pop(PARENT_VARIABLE, None)
     if text is None:
         return False
