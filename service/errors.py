@@ -5,11 +5,12 @@ OperationError                 str() is the whole sentence a person reads
 ├── HomeError                  ROOFTILE_HOME cannot be created or written
 ├── HomeInUseError             another supervisor runs on the same home
 ├── PortTakenError             the address to listen on is in use
-├── DatabaseUnavailableError   the database cannot be reached, or its schema is not ours
 ├── DiskFullError              no room left where the data lies
 ├── CompilerMissingError       no C compiler was found
 ├── DataMissingError           kernels or migrations are not in this installation
 └── ChildGaveUpError           a child process died at once, again and again
+
+The database's own errors are in service.store.errors; commands print those the same way.
 """
 
 from __future__ import annotations
@@ -33,10 +34,6 @@ class HomeInUseError(OperationError):
 
 class PortTakenError(OperationError):
     """The address to listen on is in use or not allowed."""
-
-
-class DatabaseUnavailableError(OperationError):
-    """The database cannot be reached or its schema does not fit."""
 
 
 class DiskFullError(OperationError):

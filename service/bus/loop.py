@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable
 
 import structlog
+from rooftile.errors import RooftileError
 
 from service.bus.hostgate import GateInterrupted
+from service.errors import OperationError
+from service.store.errors import StoreError
 
 _log = structlog.get_logger("rooftile.loop")
 
@@ -112,7 +115,10 @@ class Loop:
         return False
 
     def _report(self, error: Exception) -> None:
-        _log.error("step failed", loop=self.name, error=f"{type(error).__name__}: {error}", exc_info=error)
+        # Errors of ours are one sentence that says all; anything else is a bug and needs its traceback.
+        expected = isinstance(error, (OperationError, StoreError, RooftileError))
+        trace = {} if expected else {"exc_info": error}
+        _log.error("step failed", loop=self.name, error=_signature(error), **trace)
         if self._on_error is not None:
             self._on_error(error)
 

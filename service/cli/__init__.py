@@ -1,0 +1,51 @@
+"""Which words does the server distribution add to the command `rooftile`?
+
+Each is an entry point of the group `rooftile.commands`: main(argv) -> exit code (0 done, 2 wrong use,
+1 anything else). Nothing is imported before its command is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def serve(argv: Sequence[str]) -> int:
+    """Run the service on this machine: API, search and workers."""
+    from service.cli.serve import main
+
+    return main(argv)
+
+
+def tune(argv: Sequence[str]) -> int:
+    """Tune a problem in the foreground and show the result."""
+    from service.cli.tune import main
+
+    return main(argv)
+
+
+def worker(argv: Sequence[str]) -> int:
+    """Run one worker (search, compile or measure) in this process."""
+    from service.cli.worker import main
+
+    return main(argv)
+
+
+def migrate(argv: Sequence[str]) -> int:
+    """Bring the database's tables to this version."""
+    from service.cli.migrate import main
+
+    return main(argv)
+
+
+def token(argv: Sequence[str]) -> int:
+    """Create, list and revoke tokens."""
+    from service.cli.token import main
+
+    return main(argv)
+
+
+def doctor(argv: Sequence[str]) -> int:
+    """Say what is here, what is missing and how to get it."""
+    from service.cli.doctor import main
+
+    return main(argv)

@@ -1,0 +1,76 @@
+"""What must be in place before the first child starts: a port, a schema, an admin token?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from service.errors import HomeError, PortTakenError
+from service.paths import Home, home_error
+
+
+def free_port(host: str, port: int) -> int:
+    """Check that `host`:`port` can be listened on; port 0 picks one. Raises PortTakenError.
+
+    The API binds it again moments later; if another program is quicker, the API's own error is shown.
+    """
+    try:
+        family, kind, protocol, _name, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror:
+        raise PortTakenError(f"--host {host} is not an address of this machine.") from None
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(1)
+        except OSError as error:
+            raise PortTakenError(_port_sentence(host, port, error)) from None
+        return int(listener.getsockname()[1])
+
+
+def _port_sentence(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} on {host} is taken by another program; choose another with --port."
+    if error.errno == errno.EACCES:
+        return f"Port {port} may not be used by this user; choose one above 1023 with --port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {host} is not an address of this machine."
+    return f"Cannot listen on {host}:{port}: {error.strerror}."
+
+
+def admin_token(home: Home, given: str | None) -> str:
+    """The admin token: ROOFTILE_TOKEN where set, else the one in HOME/token, made on first use (0600)."""
+    if given is not None:
+        return given
+    try:
+        text = home.token.read_text().strip()
+        if text:
+            if home.token.stat().st_mode & 0o077:
+                home.token.chmod(0o600)
+            return text
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise HomeError(f"The token file {home.token} cannot be read: {error}.") from None
+    token = secrets.token_urlsafe(32)
+    _write_private(home, home.token, token + "\n")
+    return token
+
+
+def _write_private(home: Home, path: Path, text: str) -> None:
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise home_error(home.root, error) from None

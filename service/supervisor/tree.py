@@ -1,0 +1,172 @@
+"""Which processes make up the embedded service, and what happens when one of them or all must end?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from rooftile.device import local_cpu
+
+from service.paths import Home, prepare_home
+from service.settings import Settings
+from service.supervisor import setup
+from service.supervisor.child import Child, ChildSpec
+from service.supervisor.lock import HomeLock, Running
+
+POLL_S = 0.1
+# SIGTERM, then this long, then SIGKILL: a step that does not end by then is done again after the next start.
+STOP_S = 3.0
+
+
+def _print_line(name: str, text: str) -> None:
+    print(f"rooftile: {name}: {text}", file=sys.stderr, flush=True)
+
+
+class Supervisor:
+    """Home lock, schema, token and children. Create, `start()` and `poll()` in the main thread only.
+
+    `api` is (host, port), or None for a foreground `tune`, which needs nobody to answer HTTP.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        command: str,
+        api: tuple[str, int] | None,
+        devices: Sequence[str] | None = None,
+        surface: Callable[[str, str], None] = _print_line,
+    ) -> None:
+        self.settings = settings
+        self.home: Home = prepare_home(settings.home)
+        self.url: str | None = None
+        self.devices: tuple[str, ...] = tuple(devices) if devices is not None else (local_cpu().key,)
+        self.children: list[Child] = []
+        self._api = api
+        self._command = command
+        self._surface = surface
+        self._lock = HomeLock(self.home)
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Everything in order of what can go wrong; on any error nothing of it is left behind."""
+        try:
+            if not self._lock.held:
+                self._lock.acquire(self._me())
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def try_start(self) -> bool:
+        """Like `start()`, but False when another supervisor holds the home."""
+        if not self._lock.try_acquire(self._me()):
+            return False
+        self.start()
+        return True
+
+    def _start(self) -> None:
+        if self._api is not None:
+            host, port = self._api
+            port = setup.free_port(host, port)
+            self._api = (host, port)
+            self.url = f"http://{_in_url(host)}:{port}"
+            self._lock.describe(self._me())
+        setup.migrate(self.settings.database_url)
+        token = setup.admin_token(self.home, self.settings.token_text)
+        setup.register_admin(self.settings.database_url, token)
+        setup.forget_dead_workers(self.settings.database_url)
+        environment = self._environment()
+        for spec in self._specs():
+            self.children.append(Child(spec, environment, self.home.logs, self._surface))
+        for child in self.children:
+            child.start()
+
+    def poll(self) -> None:
+        """Look after the children once. Raises ChildGaveUpError when one cannot be kept alive."""
+        for child in self.children:
+            died = child.poll()
+            if died is not None:
+                setup.forget_dead_workers(self.settings.database_url, pid=died)
+
+    def run(self) -> None:
+        """Look after the children until SIGINT, SIGTERM, SIGHUP or `request_stop()`; then stop them."""
+        with self.stopping_on_signals():
+            try:
+                while not self._stop.wait(POLL_S):
+                    self.poll()
+            finally:
+                self.stop()
+
+    def request_stop(self) -> None:
+        self._stop.set()
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._stop.is_set()
+
+    @contextmanager
+    def stopping_on_signals(self) -> Iterator[None]:
+        """Signals set `stop_requested` instead of raising somewhere."""
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            self._stop.set()
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, stop) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def stop(self) -> None:
+        """End all children within seconds and let go of the home. May be called twice."""
+        deadline = time.monotonic() + STOP_S
+        for child in self.children:
+            child.terminate()
+        for child in self.children:
+            child.wait(deadline)
+        self.children.clear()
+        self._lock.release()
+
+    def _me(self) -> Running:
+        return Running(os.getpid(), self._command, self.settings.database_url, self.url)
+
+    def _specs(self) -> Iterator[ChildSpec]:
+        python = (sys.executable, "-m")
+        if self._api is not None:
+            host, port = self._api
+            yield ChildSpec("api", (*python, "service.api", "--host", host, "--port", str(port)))
+        yield ChildSpec("search", (*python, "service.search"))
+        yield ChildSpec("compile", (*python, "worker", "compile"))
+        for key in self.devices:
+            yield ChildSpec(f"measure-{key}", (*python, "worker", "measure", "--device", key))
+
+    def _environment(self) -> dict[str, str]:
+        # The admin token stays with us: workers run candidate kernels, and the API knows its hash.
+        inherited = {name: value for name, value in os.environ.items() if name != "ROOFTILE_TOKEN"}
+        return {
+            **inherited,
+            "ROOFTILE_HOME": str(self.home.root),
+            "ROOFTILE_DATABASE_URL": self.settings.database_url,
+            # `python -m worker` must mean ours, not a folder of that name where the user happens to stand.
+            "PYTHONSAFEPATH": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+        }
+
+
+def _in_url(host: str) -> str:
+    """The host as a browser on this machine reaches it."""
+    if host in ("0.0.0.0", ""):
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
