@@ -1,0 +1,103 @@
+"""How does a compiler run that may hang, eat the memory, or outlive its worker?
+
+The compiler runs in a session of its own under a small shell that sets the limits and holds the read end
+of a pipe. Whoever ends first decides: the compiler (normal), the wall limit (the group is killed from here),
+or the worker (the pipe closes, and the shell kills its own group), so that no cc1 stays behind a worker
+that was killed (CE-26). A shell and not preexec_fn, because compiles run from several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOG_BYTES = 32_000
+
+# $1 memory in KiB, $2 CPU seconds, $3 file size in 512-byte blocks; the rest is the command.
+_SHELL = """
+ulimit -v "$1"; ulimit -S -t "$2"; ulimit -H -t $(($2 + 2)); ulimit -f "$3"; ulimit -c 0; shift 3
+exec 3<&0
+( read -r _ <&3; kill -9 0 ) >/dev/null 2>&1 &
+"$@" </dev/null 3<&- &
+wait $!
+"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one compile. CPU time, because a busy machine makes everything slow (AT-14)."""
+
+    cpu_s: int = 30
+    wall_s: float = 120.0
+    memory_bytes: int = 2 << 30
+    file_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How the run ended. `log` is what it wrote, cut to LOG_BYTES."""
+
+    returncode: int
+    log: str
+    wall_s: float
+    timed_out: bool
+
+
+def run(
+    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], limits: Limits
+) -> Finished:
+    """Run `command` in `folder` within `limits`; its whole group is gone when this returns."""
+    log_path = folder / "log.txt"
+    started = time.monotonic()
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [
+                "/bin/sh",
+                "-c",
+                _SHELL,
+                "sh",
+                str(limits.memory_bytes >> 10),
+                str(limits.cpu_s),
+                str(limits.file_bytes >> 9),
+                *command,
+            ],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    timed_out = False
+    try:
+        process.wait(limits.wall_s)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    finally:
+        # Also after a normal end: the shell's watcher still waits for the pipe.
+        _kill_group(process.pid)
+        if process.stdin is not None:
+            process.stdin.close()
+        process.wait()
+    return Finished(process.returncode, _read_log(log_path), time.monotonic() - started, timed_out)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # all of it has ended
+
+
+def _read_log(path: Path) -> str:
+    data = path.read_bytes()
+    if len(data) > LOG_BYTES:
+        half = LOG_BYTES // 2
+        cut = f"\n... {len(data) - LOG_BYTES} bytes left out ...\n".encode()
+        data = data[:half] + cut + data[-half:]
+    return data.decode(errors="replace")

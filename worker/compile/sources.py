@@ -1,0 +1,75 @@
+"""Which files make up a template, what is their hash, and how do they get where no path is seen?"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from service.errors import DataMissingError
+from service.paths import kernels_dir
+
+# Paths in messages and __FILE__ begin with this, wherever the sources lie.
+VIRTUAL_ROOT = "/rooftile/kernels"
+
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A template and every header of ours that it may include, by path relative to kernels/."""
+
+    main: str
+    files: tuple[tuple[str, bytes], ...]
+
+    @property
+    def sha256(self) -> str:
+        """Over names and contents, in the order of the names."""
+        total = hashlib.sha256()
+        for name, data in self.files:
+            total.update(f"{name}\0{len(data)}\0".encode())
+            total.update(data)
+        return total.hexdigest()
+
+    def write(self, folder: Path) -> None:
+        """Lay the files out under `folder` as under kernels/."""
+        for name, data in self.files:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def include_dir(main: str) -> str:
+    """The header folder of a template: `x86/gemm.c` -> `x86/include`."""
+    return f"{PurePosixPath(main).parts[0]}/include"
+
+
+def gather(main: str, root: Path | None = None) -> Sources:
+    """Read the template and, through its quoted includes, every header.
+
+    Includes under an #if count always: a header that only some schedules use still belongs to the
+    template's identity. Headers in <> belong to the compiler, and are named by its version.
+    """
+    base = (kernels_dir() if root is None else root).resolve()
+    found: dict[str, bytes] = {}
+    todo = [main]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        path = base / name
+        if not path.resolve().is_relative_to(base) or not path.is_file():
+            raise DataMissingError(f"The kernel source {name} is missing from {base}.")
+        data = found[name] = path.read_bytes()
+        for included in _INCLUDE.findall(data):
+            todo.append(_resolve(included.decode(errors="replace"), name, include_dir(main), base))
+    return Sources(main, tuple(sorted(found.items())))
+
+
+def _resolve(included: str, includer: str, headers: str, base: Path) -> str:
+    for folder in (str(PurePosixPath(includer).parent), headers):
+        path = (base / folder / included).resolve()
+        if path.is_file() and path.is_relative_to(base):
+            return path.relative_to(base).as_posix()
+    raise DataMissingError(f"The header {included} that {includer} includes is missing from {base}.")
