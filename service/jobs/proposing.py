@@ -1,0 +1,72 @@
+"""What does `advance` tell a proposer, and what does it get back?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rooftile.problem import Problem
+from search_space.device import Device
+from search_space.schedule import Schedule
+from service.store.enums import ProposalSource
+
+Limits = Mapping[str, tuple[object, ...]]
+"""Parameter name -> the values a job allows for it (one value fixes the parameter)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A schedule that was proposed before: its time, or None when it failed or is not known yet."""
+
+    schedule: Schedule
+    time_us: float | None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Everything a proposal may depend on: the same Ask gives the same proposals."""
+
+    key: str
+    """Names the search, so that a proposer can keep what it learned (the job problem's id)."""
+    problem: Problem
+    device: Device
+    families: tuple[str, ...]
+    limits: Limits
+    seed: int
+    trials: int
+    """The budget of this search; decides when it turns from exploring to refining."""
+    n: int
+    """How many schedules are wanted."""
+    done: tuple[Tried, ...] = ()
+    """Finished trials in the order in which they finished: a time, or None for a failure."""
+    in_flight: tuple[Tried, ...] = ()
+    """Proposed and not finished."""
+    transfer: tuple[Schedule, ...] = ()
+    """Winners of near problems on the same device, nearest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One schedule to try."""
+
+    schedule: Schedule
+    source: ProposalSource
+    predicted_us: float | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+    """The cost model's parts in microseconds, kept with the trial."""
+
+
+class Proposer(Protocol):
+    """Whoever can name the next schedules to try."""
+
+    def propose(self, ask: Ask) -> list[Proposal]:
+        """Up to `ask.n` legal schedules, none of them in `done` or `in_flight`, all different.
+
+        Fewer than asked for means that the space is exhausted.
+        """
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drop what was kept for a search that has ended."""
+        ...
