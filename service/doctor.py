@@ -25,6 +25,7 @@ from rooftile.errors import RooftileError
 from service.errors import OperationError
 from service.paths import Home, host_lock_dir, kernels_dir, migrations_dir, open_lock_file, prepare_home
 from service.settings import Settings
+from service.store import migrate
 from service.store.errors import StoreError
 from service.supervisor import setup
 from service.supervisor.lock import running
@@ -209,13 +210,13 @@ def _disk(settings: Settings) -> Check:
 
 
 def _database(settings: Settings) -> Check:
-    shown = setup.shown_url(settings.database_url)
+    shown = shown_url(settings.database_url)
     path = sqlite_path(settings.database_url)
     if path is not None and not path.exists():
         return Check(
             "database", State.NOTE, f"{shown} does not exist yet", "`serve`, `tune` or `migrate` make it."
         )
-    current, newest = setup.schema_state(settings.database_url)
+    current, newest = migrate.current(settings.database_url), migrate.head()
     if current != newest:
         found = f"{shown} is at {current or 'no schema'}, this version needs {newest}"
         return Check("database", State.NOTE, found, "Run `rooftile migrate`.")
@@ -228,17 +229,26 @@ def sqlite_path(url: str) -> Path | None:
     return Path(rest.partition("?")[0].removeprefix("/")) if scheme.startswith("sqlite") and rest else None
 
 
+def shown_url(url: str) -> str:
+    """An address without its password."""
+    head, at, tail = url.rpartition("@")
+    if not at:
+        return url
+    scheme, _, rest = head.partition("://")
+    return f"{scheme}://{rest.partition(':')[0]}:***@{tail}"
+
+
 def _broker(settings: Settings) -> Check:
     if settings.broker_url is None:
         return Check("broker", State.OK, "none: embedded, workers sweep the database")
     import redis
 
-    shown = setup.shown_url(settings.broker_url)
+    shown = shown_url(settings.broker_url)
     client = redis.Redis.from_url(
         settings.broker_url.replace("redis+socket", "unix"), socket_connect_timeout=2, socket_timeout=2
     )
     try:
-        info: dict[str, Any] = client.info()  # type: ignore[assignment]
+        info: dict[str, Any] = client.info()
     except (redis.RedisError, OSError) as error:
         fix = "Start it or correct ROOFTILE_BROKER_URL; jobs go on meanwhile, found by each worker's sweep."
         return Check("broker", State.MISSING, f"{shown} does not answer: {error}", fix)

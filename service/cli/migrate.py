@@ -9,7 +9,7 @@ import typer
 from service.cli.common import print_json, run_app
 from service.paths import prepare_home
 from service.settings import get_settings
-from service.supervisor import setup
+from service.store import migrate as store_migrate
 
 app = typer.Typer(add_completion=False)
 
@@ -22,13 +22,21 @@ def migrate(
     """Bring the tables of ROOFTILE_DATABASE_URL to this version (as `serve` and `tune` do by themselves)."""
     settings = get_settings()
     prepare_home(settings.home)
-    before, after = setup.migrate(settings.database_url, down=down)
+    url = settings.database_url
+    before = store_migrate.current(url)
+    after = _one_down(url, before) if down else store_migrate.upgrade(url)
     if as_json:
         print_json({"before": before, "after": after, "changed": before != after})
     elif before == after:
         print(f"The tables are at {after or 'nothing'} already.")
     else:
         print(f"The tables went from {before or 'nothing'} to {after or 'nothing'}.")
+
+
+def _one_down(url: str, before: str | None) -> str | None:
+    if before is None:
+        return None
+    return store_migrate.downgrade(url, "-1")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ def serve(
             assert supervisor.url is not None
             if _wait_ready(supervisor):
                 print(f"Rooftile serves at {supervisor.url}")
-                link = setup.login_link(settings, supervisor.url)
+                link = setup.login_link(settings.database_url, supervisor.url)
                 print(f"Log in once with {link}")
                 print(f"Data and logs are in {supervisor.home.root}; Ctrl-C stops everything.", flush=True)
             supervisor.run()

@@ -7,6 +7,7 @@ the service sends work by name and never imports the hands that do it.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +15,11 @@ import typer
 from rooftile.device import local_cpu, parse_device_key
 
 from service.cli.common import run_app
+from service.errors import OperationError
 from service.settings import get_settings
+from service.store import workers
+from service.store.database import Database
+from service.store.enums import WorkerKind
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -41,6 +46,21 @@ def measure(
     get_settings()
     key = local_cpu().key if device == "auto" else str(parse_device_key(device))
     _become("worker", "measure", "--device", key)
+
+
+@app.command()
+def alive(kind: str = typer.Argument(..., help="search, compile or measure")) -> None:
+    """Exit code 0 when a worker of this kind on this host reported lately: a container's health check."""
+    if kind not in (WorkerKind.SEARCH, WorkerKind.COMPILE, WorkerKind.EMULATE, WorkerKind.MEASURE):
+        raise typer.BadParameter("search, compile, emulate or measure", param_hint="KIND")
+    database = Database(get_settings().database_url, name="rooftile alive")
+    with database.read() as s:
+        here = [row for row in workers.alive(s, WorkerKind(kind)) if row.host == socket.gethostname()]
+    database.close()
+    for row in here:
+        print(f"{row.id} is {row.state}")
+    if not here:
+        raise OperationError(f"No {kind} worker of this host reported in the last {workers.ALIVE_S:.0f} s.")
 
 
 def _become(module: str, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""What must be in place before the first child starts: a port, a schema, an admin token?"""
+"""What must be in place before the first child starts: a port, tables, an admin token, no dead workers?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from pathlib import Path
 
 from service.errors import HomeError, PortTakenError
 from service.paths import Home, home_error
+from service.store import leases, logins, migrate, races, tokens, trials, workers
+from service.store.database import Database
+from service.store.enums import Scope
+from service.store.records import WorkerRecord
+
+ADMIN_NAME = "serve"
 
 
 def free_port(host: str, port: int) -> int:
@@ -74,3 +80,54 @@ def _write_private(home: Home, path: Path, text: str) -> None:
     except OSError as error:
         scratch.unlink(missing_ok=True)
         raise home_error(home.root, error) from None
+
+
+def prepare_database(database_url: str, token: str) -> None:
+    """Tables of this version, the admin token known, and nothing held by workers that died."""
+    migrate.upgrade(database_url)
+    database = Database(database_url, name="rooftile supervisor")
+    try:
+        with database.begin() as s:
+            tokens.ensure(s, ADMIN_NAME, {Scope.ADMIN}, token)
+        forget_dead_workers(database)
+    finally:
+        database.close()
+
+
+def forget_dead_workers(database: Database, pid: int | None = None) -> list[str]:
+    """Give back at once what workers of this host held when they died; returns their ids.
+
+    Without `pid` all that are dead, with it only that one (whose pid may be in use again by now). Workers
+    of other hosts are left to the reaper, which waits for their leases to run out.
+    """
+    host = socket.gethostname()
+    with database.read() as s:
+        here = [row for row in workers.listing(s) if row.host == host]
+    dead = [row for row in here if (row.pid == pid if pid is not None else not _lives(row))]
+    for row in dead:
+        with database.begin() as s:
+            trials.expire(s, owner=row.id)
+            races.expire(s, owner=row.id)
+            leases.release_all(s, row.id)
+            workers.remove(s, row.id)
+    return [row.id for row in dead]
+
+
+def _lives(row: WorkerRecord) -> bool:
+    """Whether a process of ours runs under this pid; another program may have got the number since."""
+    try:
+        command = Path(f"/proc/{row.pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(word in command for word in (b"worker", b"service", b"rooftile", b"pytest"))
+
+
+def login_link(database_url: str, url: str) -> str:
+    """A link that logs a browser in, once, within ten minutes."""
+    database = Database(database_url, name="rooftile login")
+    try:
+        with database.begin() as s:
+            code = logins.create_code(s, {Scope.ADMIN})
+    finally:
+        database.close()
+    return f"{url}/login?code={code}"

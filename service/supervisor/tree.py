@@ -15,6 +15,8 @@ from rooftile.device import local_cpu
 
 from service.paths import Home, prepare_home
 from service.settings import Settings
+from service.store.database import Database
+from service.store.errors import StoreError
 from service.supervisor import setup
 from service.supervisor.child import Child, ChildSpec
 from service.supervisor.lock import HomeLock, Running
@@ -51,6 +53,7 @@ class Supervisor:
         self._api = api
         self._command = command
         self._surface = surface
+        self._database = Database(settings.database_url, name="rooftile supervisor")
         self._lock = HomeLock(self.home)
         self._stop = threading.Event()
 
@@ -78,10 +81,8 @@ class Supervisor:
             self._api = (host, port)
             self.url = f"http://{_in_url(host)}:{port}"
             self._lock.describe(self._me())
-        setup.migrate(self.settings.database_url)
         token = setup.admin_token(self.home, self.settings.token_text)
-        setup.register_admin(self.settings.database_url, token)
-        setup.forget_dead_workers(self.settings.database_url)
+        setup.prepare_database(self.settings.database_url, token)
         environment = self._environment()
         for spec in self._specs():
             self.children.append(Child(spec, environment, self.home.logs, self._surface))
@@ -93,7 +94,14 @@ class Supervisor:
         for child in self.children:
             died = child.poll()
             if died is not None:
-                setup.forget_dead_workers(self.settings.database_url, pid=died)
+                self._give_back(died)
+
+    def _give_back(self, pid: int) -> None:
+        """What a dead child held is free at once, instead of when its leases run out."""
+        try:
+            setup.forget_dead_workers(self._database, pid)
+        except StoreError as error:
+            self._surface("supervisor", str(error))  # the reaper does it later
 
     def run(self) -> None:
         """Look after the children until SIGINT, SIGTERM, SIGHUP or `request_stop()`; then stop them."""
@@ -134,6 +142,7 @@ class Supervisor:
         for child in self.children:
             child.wait(deadline)
         self.children.clear()
+        self._database.close()
         self._lock.release()
 
     def _me(self) -> Running:

@@ -1,0 +1,131 @@
+"""How does `rooftile token` make, list and revoke tokens, and log a browser in?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from service.cli.common import print_json, run_app
+from service.errors import OperationError
+from service.paths import Home, prepare_home
+from service.settings import get_settings
+from service.store import tokens
+from service.store.database import Database
+from service.store.enums import Scope
+from service.store.records import TokenRecord
+from service.supervisor import setup
+from service.supervisor.lock import running
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+_SCOPE = typer.Option([Scope.READ], "--scope", help="read, submit or admin; may be repeated.")
+_JSON = typer.Option(False, "--json", help="Print one JSON document.")
+
+
+@contextmanager
+def _database() -> Iterator[Database]:
+    settings = get_settings()
+    prepare_home(settings.home)
+    database = Database(settings.database_url, name="rooftile token")
+    try:
+        database.ping()
+        yield database
+    finally:
+        database.close()
+
+
+@app.command()
+def create(
+    name: str = typer.Argument(..., help="Who or what will use it."),
+    scope: list[Scope] = _SCOPE,
+    days: float = typer.Option(0.0, min=0.0, help="Ends after so many days; 0 never."),
+    as_json: bool = _JSON,
+) -> None:
+    """Make a token. Its text is shown this once; only its hash is kept."""
+    with _database() as database, database.begin() as s:
+        record, clear = tokens.create(s, name, set(scope), days * 86400.0 if days else None)
+    if as_json:
+        print_json({**_row(record), "token": clear})
+    else:
+        print(clear)
+
+
+@app.command("list")
+def list_(as_json: bool = _JSON) -> None:
+    """Show the tokens; never their text."""
+    with _database() as database, database.read() as s:
+        rows = tokens.listing(s)
+    if as_json:
+        print_json({"tokens": [_row(row) for row in rows]})
+        return
+    table = Table("id", "name", "scopes", "created", "last used", "state", box=None, pad_edge=False)
+    for row in rows:
+        scopes = " ".join(sorted(row.scopes))
+        used = _when(row.last_used_at)
+        table.add_row(str(row.id), row.name, scopes, _when(row.created_at), used, _state(row))
+    Console(highlight=False).print(table, markup=False)
+
+
+@app.command()
+def revoke(
+    token_id: int = typer.Argument(..., help="The id that `rooftile token list` shows."),
+    as_json: bool = _JSON,
+) -> None:
+    """End a token now."""
+    with _database() as database, database.begin() as s:
+        revoked = tokens.revoke(s, token_id)
+    if not revoked:
+        raise OperationError(f"There is no valid token {token_id}.")
+    if as_json:
+        print_json({"id": token_id, "state": "revoked"})
+    else:
+        print(f"Token {token_id} is revoked.")
+
+
+@app.command()
+def link(
+    url: str = typer.Option("", help="Address of the service as the browser reaches it."),
+    as_json: bool = _JSON,
+) -> None:
+    """Make a link that logs a browser in, once, within ten minutes."""
+    settings = get_settings()
+    holder = running(Home(settings.home))
+    at = url or (holder.url if holder is not None else None) or settings.url or "http://127.0.0.1:8417"
+    with _database():
+        made = setup.login_link(settings.database_url, at.rstrip("/"))
+    if as_json:
+        print_json({"link": made})
+    else:
+        print(made)
+
+
+def _row(record: TokenRecord) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "scopes": sorted(str(scope) for scope in record.scopes),
+        "created_at": record.created_at.isoformat(),
+        "expires_at": record.expires_at.isoformat() if record.expires_at else None,
+        "last_used_at": record.last_used_at.isoformat() if record.last_used_at else None,
+        "state": _state(record),
+    }
+
+
+def _state(record: TokenRecord) -> str:
+    if record.revoked_at is not None:
+        return "revoked"
+    ended = record.expires_at is not None and record.expires_at <= datetime.now(UTC)
+    return "expired" if ended else "valid"
+
+
+def _when(moment: datetime | None) -> str:
+    return "never" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point `token`."""
+    return run_app(app, "token", argv)
