@@ -1,0 +1,4 @@
+"""Which modules run kernels? x86 (shared objects on a thread pool); operands and errors are theirs in common.
+
+Nothing is imported here: a program that only talks to the service loads no launcher.
+"""
