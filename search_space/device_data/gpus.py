@@ -1,0 +1,33 @@
+"""Which arch does a GPU have, by PCI device id? So that a key of a GPU that is not here can be judged at all."""
+
+GPU_ARCH: dict[str, tuple[str, str]] = {
+    # PCI device id -> (arch, name for display)
+    "1db1": ("sm_70", "V100 SXM2 16GB"),
+    "1db4": ("sm_70", "V100 PCIe 16GB"),
+    "1db5": ("sm_70", "V100 SXM2 32GB"),
+    "1db6": ("sm_70", "V100 PCIe 32GB"),
+    "20b0": ("sm_80", "A100 SXM4 40GB"),
+    "20b2": ("sm_80", "A100 SXM4 80GB"),
+    "20b5": ("sm_80", "A100 PCIe 80GB"),
+    "20f1": ("sm_80", "A100 PCIe 40GB"),
+    "2204": ("sm_86", "RTX 3090"),
+    "2206": ("sm_86", "RTX 3080"),
+    "2230": ("sm_86", "RTX A6000"),
+    "2235": ("sm_86", "A40"),
+    "2236": ("sm_86", "A10"),
+    "2237": ("sm_86", "A10G"),
+    "2684": ("sm_89", "RTX 4090"),
+    "26b1": ("sm_89", "RTX 6000 Ada"),
+    "26b5": ("sm_89", "L40"),
+    "26b9": ("sm_89", "L40S"),
+    "27b8": ("sm_89", "L4"),
+    "2321": ("sm_90a", "H100 NVL"),
+    "2330": ("sm_90a", "H100 SXM5"),
+    "2331": ("sm_90a", "H100 PCIe"),
+    "2335": ("sm_90a", "H200 SXM"),
+    "233b": ("sm_90a", "H200 NVL"),
+    "2342": ("sm_90a", "GH200"),
+    "2901": ("sm_100a", "B200"),
+    "2b85": ("sm_120a", "RTX 5090"),
+    "2bb1": ("sm_120a", "RTX PRO 6000"),
+}

@@ -1,0 +1,142 @@
+"""What is a family: one kernel template with its parameters, its legality, its cost model and its planner?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from rooftile.plan import LaunchPlan
+from rooftile.problem import Problem, sha256_key
+from search_space.schedule import GROUPS, Schedule, Value
+from search_space.violation import Violation
+
+if TYPE_CHECKING:
+    from search_space.device import Device
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One named choice of a schedule. `choices` are in their natural order: neighbours in the list are
+    neighbours in the search."""
+
+    name: str
+    group: str
+    choices: tuple[Value, ...]
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(self.choices))
+        if self.group not in GROUPS:
+            raise ValueError(f"{self.name}: group {self.group!r} is not one of {', '.join(GROUPS)}")
+        # By type too: 1 == True in Python, but not in JSON.
+        if not self.choices or len({(type(c), c) for c in self.choices}) != len(self.choices):
+            raise ValueError(f"{self.name}: choices must be there and differ")
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of this parameter."""
+        return {"name": self.name, "group": self.group, "choices": list(self.choices), "doc": self.doc}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the cost model expects: the time, what bounds it, and the time of each part."""
+
+    time_us: float
+    bound: str
+    terms: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of this estimate."""
+        return {"time_us": self.time_us, "bound": self.bound, "terms": dict(self.terms)}
+
+
+@dataclass(frozen=True)
+class BuildSpec:
+    """What the compiler is asked for. Holds no sizes of the problem: one artifact serves a sweep."""
+
+    source: str
+    """Path under kernels/, such as x86/gemm.c. kernels/x86/include (or cuda/include) is searched for headers."""
+    arch: str
+    defines: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ("run",)
+
+    def __post_init__(self) -> None:
+        defines = tuple(sorted((str(name), str(value)) for name, value in self.defines))
+        object.__setattr__(self, "defines", defines)
+        object.__setattr__(self, "flags", tuple(self.flags))
+        object.__setattr__(self, "entries", tuple(self.entries))
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of this recipe."""
+        return {
+            "source": self.source,
+            "arch": self.arch,
+            "defines": [list(pair) for pair in self.defines],
+            "flags": list(self.flags),
+            "entries": list(self.entries),
+        }
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> BuildSpec:
+        """The recipe that `to_json` wrote."""
+        return cls(
+            source=str(obj["source"]),
+            arch=str(obj["arch"]),
+            defines=tuple((str(name), str(value)) for name, value in obj["defines"]),
+            flags=tuple(str(f) for f in obj["flags"]),
+            entries=tuple(str(e) for e in obj["entries"]),
+        )
+
+    @property
+    def key(self) -> str:
+        """sha256 of the canonical JSON."""
+        return sha256_key(self.to_json())
+
+
+@runtime_checkable
+class Family(Protocol):
+    """One kernel template. Every method is a pure function of its arguments: no clocks, no files, no chance."""
+
+    @property
+    def name(self) -> str:
+        """As in schedules and plans, such as gemm_x86."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Raised when parameters change their meaning."""
+        ...
+
+    def supports(self, problem: Problem, arch_name: str) -> list[Violation]:
+        """Why this family cannot compute the problem on that arch at all; empty: it can."""
+        ...
+
+    def parameters(self, problem: Problem, device: Device) -> tuple[Parameter, ...]:
+        """The parameters and their choices here."""
+        ...
+
+    def check(self, problem: Problem, device: Device, schedule: Schedule) -> list[Violation]:
+        """Why the schedule is not legal here; empty: it is."""
+        ...
+
+    def default(self, problem: Problem, device: Device) -> Schedule:
+        """The schedule to use when nothing was tuned; always legal."""
+        ...
+
+    def candidates(self, problem: Problem, device: Device) -> list[Schedule]:
+        """A handful of good starts, the default first; all legal."""
+        ...
+
+    def predict(self, problem: Problem, device: Device, schedule: Schedule) -> Estimate:
+        """The cost model's expectation."""
+        ...
+
+    def build(self, problem: Problem, device: Device, schedule: Schedule) -> BuildSpec:
+        """What to compile; depends on the problem's dtypes, layouts and epilogue, never on its sizes."""
+        ...
+
+    def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
+        """How to run what was compiled."""
+        ...
