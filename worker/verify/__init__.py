@@ -1,0 +1,11 @@
+"""How is a candidate proved right before anybody times it?
+
+arena.py      buffers between pages that nobody may touch
+poison.py     bit patterns that say "nobody wrote here"
+cases.py      which sizes, pitches, alignments, scalars and seeds are run
+inputs.py     operands of a case, from its seed
+reference.py  the float64 result
+bounds.py     how far from it an element may be
+prepared.py   a case with its operands and reference in memory, ready to be shared by fork
+checks.py     one run of a candidate on a prepared case, and what is wrong with it
+"""

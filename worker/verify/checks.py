@@ -1,0 +1,256 @@
+"""Is one candidate right on one prepared case, and if not, what exactly is wrong?
+
+Runs in the candidate's own process. Before each run everything it may write is poisoned; afterwards each
+output element must have been written and be within its bound, and nothing else may have changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rooftile.launch.operands import numpy_dtype
+from rooftile.launch.x86 import Prepared, X86Kernel
+from rooftile.problem import operand_dtype
+from worker.verify.arena import HUGE_PAGE_BYTES, GuardedBuffer, Region
+from worker.verify.bounds import Comparison, compare
+from worker.verify.cases import Case
+from worker.verify.poison import fill_bytes, first_touched, pattern, words
+from worker.verify.prepared import PreparedCase, as_matrix, new_buffer, strided
+
+Array = npt.NDArray[Any]
+Announce = Callable[[Iterable[Region]], None]
+
+WORKSPACE_ALIGN = 64
+
+
+class VerifyFailure(Exception):  # noqa: N818 - an outcome
+    """What is wrong: a TrialReason's text and the evidence."""
+
+    def __init__(self, reason: str, evidence: Mapping[str, Any]) -> None:
+        super().__init__(str(evidence.get("message", reason)))
+        self.reason = reason
+        self.evidence = dict(evidence)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One case that passed (or was skipped, with the reasons)."""
+
+    case: Case
+    passed: bool
+    run_us: float | None
+    max_error: float | None
+    norm_error: float | None
+    bound: float
+    skipped: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        fields = self.case.to_json()
+        fields |= {"passed": self.passed, "bound": self.bound}
+        if self.skipped is not None:
+            return fields | {"skipped": self.skipped}
+        return fields | {"run_us": self.run_us, "max_error": self.max_error, "norm_error": self.norm_error}
+
+
+class Target:
+    """What a run may write: out and workspace of one case, poisoned, and the launch bound to them."""
+
+    def __init__(
+        self,
+        kernel: X86Kernel,
+        prepared: PreparedCase,
+        announce: Announce,
+        workspace: GuardedBuffer | None = None,
+    ) -> None:
+        case = prepared.case
+        self.prepared = prepared
+        self.names = {**case.names(), "threads": kernel.pool.threads}
+        self.out = new_buffer(case, "out")
+        self.kind = numpy_dtype(operand_dtype(case.problem, "out"))
+        self._out_is_c = case.out_is_c
+        size = kernel.plan.concrete(self.names).workspace_bytes if 0 not in self._shape() else 0
+        self.workspace = workspace
+        if workspace is None and size:
+            self.workspace = new_workspace(size)
+        pointers = {**prepared.addresses(), "out": self.out.base}
+        if self._out_is_c:
+            pointers["c"] = self.out.base
+        if self.workspace is not None:
+            pointers["workspace"] = self.workspace.base
+        self.poison()
+        regions = [self.out.region, *(buffer.region for buffer in prepared.inputs.values())]
+        if self.workspace is not None:
+            regions.append(self.workspace.region)
+        self.regions = regions
+        announce(regions)
+        self.launch: Prepared = kernel.prepare(
+            self.names, pointers, {"alpha": case.alpha, "beta": case.beta}
+        )
+
+    def _shape(self) -> tuple[int, ...]:
+        problem = self.prepared.case.problem
+        return (problem.m, problem.n, problem.batch)
+
+    def output(self) -> Array:
+        return strided(self.prepared.case, "out", self.out.data())
+
+    def poison(self) -> None:
+        """Make every byte that may be written tell whether it was."""
+        fill_bytes(self.out.body(), self.kind, self.out.region.body)
+        if self._out_is_c:
+            source = self.prepared.inputs["c"]
+            self.output()[...] = strided(self.prepared.case, "c", source.data())
+        if self.workspace is not None:
+            fill_bytes(self.workspace.body(), np.float32, self.workspace.region.body)
+
+    def run(self) -> float:
+        """One run; its time in microseconds."""
+        start = time.perf_counter_ns()
+        self.launch.run()
+        return (time.perf_counter_ns() - start) / 1000.0
+
+    def compare(self) -> Comparison:
+        case = self.prepared.case
+        return compare(
+            np.ascontiguousarray(as_matrix(case, "out", self.output())), self.prepared.reference, self.prepared.bound
+        )
+
+    def check(self) -> Comparison:
+        """Raise VerifyFailure for what the last run did wrong."""
+        found = self.compare()
+        case = self.prepared.case.to_json()
+        # A write outside is the graver news: it says more than the wrong numbers it may have caused.
+        self.check_margins()
+        if found.problem is not None:
+            raise VerifyFailure(found.problem, {**found.evidence, "on": case})
+        return found
+
+    def check_margins(self) -> None:
+        for buffer, kind in self._written():
+            before, after = buffer.margins()
+            region = buffer.region
+            end = region.base + region.nbytes
+            touched = first_touched(after, kind, end)
+            if touched is not None:
+                raise self._outside(region, touched, "past the end of")
+            touched = first_touched(before, kind, region.body)
+            if touched is not None:
+                raise self._outside(region, before.size - touched, "before the start of")
+        self._check_gaps()
+
+    def _written(self) -> list[tuple[GuardedBuffer, Any]]:
+        written: list[tuple[GuardedBuffer, Any]] = [(self.out, self.kind)]
+        if self.workspace is not None:
+            written.append((self.workspace, np.dtype(np.float32)))
+        return written
+
+    def _check_gaps(self) -> None:
+        """Between the rows of a pitched output nothing may be written either."""
+        case = self.prepared.case
+        output = self.output()
+        if output.size == 0 or self.out.nbytes == output.nbytes:
+            return
+        flat = words(self.out.data().view(self.kind)) != pattern(self.kind)
+        inside = np.zeros(flat.shape, np.bool_)
+        rows_view = np.lib.stride_tricks.as_strided(
+            inside, output.shape, tuple(stride // self.kind.itemsize for stride in output.strides)
+        )
+        rows_view[...] = True
+        stray = flat & ~inside
+        if stray.any():
+            at = int(np.argmax(stray)) * self.kind.itemsize
+            raise VerifyFailure(
+                "out_of_bounds",
+                {
+                    "message": f"wrote between the rows of out, {at} bytes from its start",
+                    "buffer": "out",
+                    "where": "between the rows of",
+                    "offset_bytes": at,
+                    "access": "write",
+                    "on": case.to_json(),
+                },
+            )
+
+    def _outside(self, region: Region, bytes_off: int, where: str) -> VerifyFailure:
+        return VerifyFailure(
+            "out_of_bounds",
+            {
+                "message": f"wrote {bytes_off} bytes {where} {region.name}",
+                "buffer": region.name,
+                "where": where,
+                "offset_bytes": bytes_off,
+                "access": "write",
+                "on": self.prepared.case.to_json(),
+            },
+        )
+
+    def close(self) -> None:
+        self.out.close()
+
+
+def new_workspace(nbytes: int, placement: str = "end") -> GuardedBuffer:
+    """Scratch memory as the launcher would give it: on a cache line, in huge pages from 2 MiB on."""
+    return GuardedBuffer(
+        "workspace",
+        nbytes,
+        placement=placement,
+        offset=0,
+        align=WORKSPACE_ALIGN,
+        huge_from_bytes=HUGE_PAGE_BYTES,
+    )
+
+
+def skip_reason(kernel: X86Kernel, prepared: PreparedCase) -> str | None:
+    """Why the plan is not for this case, or None."""
+    names = {**prepared.case.names(), "threads": kernel.pool.threads, "sm_count": 0}
+    align = {name: address & -address for name, address in prepared.addresses().items() if address}
+    return "; ".join(kernel.plan.check(names, align)) or None
+
+
+def check_case(
+    kernel: X86Kernel, prepared: PreparedCase, announce: Announce, *, repeat: bool = False
+) -> CheckResult:
+    """Run a case and look at everything. With `repeat` twice, and the results must be equal to the bit."""
+    case = prepared.case
+    bound = prepared.bound.absolute
+    reason = skip_reason(kernel, prepared)
+    if reason is not None:
+        return CheckResult(case, True, None, None, None, bound, skipped=reason)
+    target = Target(kernel, prepared, announce)
+    try:
+        run_us = target.run()
+        found = target.check()
+        if repeat:
+            _repeat(kernel, target)
+        return CheckResult(case, True, run_us, found.max_error, found.norm_error, bound)
+    finally:
+        target.close()
+
+
+def _repeat(kernel: X86Kernel, target: Target) -> None:
+    first = target.output().copy()
+    target.poison()
+    target.run()
+    target.check()
+    if not kernel.plan.deterministic:
+        return
+    different = words(first) != words(np.ascontiguousarray(target.output()))
+    if different.any():
+        where = tuple(int(i) for i in np.unravel_index(int(np.argmax(different)), different.shape))
+        count = int(np.count_nonzero(different))
+        raise VerifyFailure(
+            "nondeterministic",
+            {
+                "message": f"{count} of {first.size} elements differ between two runs, the first at {list(where)}",
+                "first": list(where),
+                "count": count,
+                "values": [float(first[where]), float(target.output()[where])],
+                "on": target.prepared.case.to_json(),
+            },
+        )
