@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from rooftile.device import CUDA_ARCHS, X86_EXTENSIONS, check_arch
 from rooftile.problem import DTYPE_BITS
@@ -39,7 +39,7 @@ class Arch:
         return (f"-march={self.base}", *(spelled[e] for e in self.extensions))
 
 
-@lru_cache(maxsize=None)
+@cache
 def get_arch(name: str) -> Arch:
     """The arch of that name; FieldError of field `arch` when there is none."""
     check_arch(name)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rooftile.device import CpuIdentity, CpuKey, DeviceKey, GpuKey, local_cpu, parse_device_key
 from rooftile.problem import DTYPE_BITS
+
 from search_space.arch import Arch, get_arch
 from search_space.device_data import GENERIC, cpu_model
 from search_space.device_data.gpus import GPU_ARCH
@@ -20,9 +21,9 @@ LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class Device:
-    """A device with the numbers it has. `sources` says of each number whether it was `detected` on the machine,
-    is a typical value of the product (`data`) or of any such machine (`generic`); measured ones are kept with
-    the device's roof, not here, so that rules and predictions never depend on the weather."""
+    """A device with the numbers it has. `sources` says of each number whether it was `detected` on the
+    machine, is a typical value of the product (`data`) or of any such machine (`generic`). Measured ones are
+    kept with the device's roof, not here, so that rules and predictions never depend on the weather."""
 
     key: str
     kind: str
@@ -103,7 +104,9 @@ class Device:
         """The device that `to_json` wrote; what an older version did not write comes from the data."""
         base = cls.for_key(str(obj["key"]))
         kept = {n: obj[n] for n in base.to_json() if n in obj and n not in ("key", "kind", "arch", "sources")}
-        return replace(base, **kept, sources=MappingProxyType(dict(base.sources) | dict(obj.get("sources", {}))))
+        return replace(
+            base, **kept, sources=MappingProxyType(dict(base.sources) | dict(obj.get("sources", {})))
+        )
 
 
 _FROM_MODEL = (
@@ -121,7 +124,9 @@ def _cpu(key: CpuKey) -> Device:
         key=str(key),
         kind="x86",
         arch=get_arch(key.arch),
-        name=f"{key.vendor} {model.codename}" if source == "data" else f"{key.vendor} {key.family}/{key.model}",
+        name=f"{key.vendor} {model.codename}"
+        if source == "data"
+        else f"{key.vendor} {key.family}/{key.model}",
         codename=model.codename,
         cores=key.cores,
         llc_total_bytes=model.llc_bytes,

@@ -23,15 +23,15 @@ class SpaceError(RooftileError):
     """Asked for something that the search space does not have."""
 
 
-class UnknownFamily(SpaceError):
+class UnknownFamily(SpaceError):  # noqa: N818
     """No family of that name, or one that is not built yet."""
 
 
-class UnknownDevice(SpaceError):
+class UnknownDevice(SpaceError):  # noqa: N818
     """No data at all for that device."""
 
 
-class EmptySpace(SpaceError):
+class EmptySpace(SpaceError):  # noqa: N818
     """No legal schedule was found."""
 
     def __init__(self, family: str, violations: Sequence[Violation]) -> None:

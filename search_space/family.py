@@ -1,4 +1,4 @@
-"""What is a family: one kernel template with its parameters, its legality, its cost model and its planner?"""
+"""What is a family: one kernel template with its parameters, legality, cost model and planner?"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem, sha256_key
+
 from search_space.schedule import GROUPS, Schedule, Value
 from search_space.violation import Violation
 
@@ -56,7 +57,7 @@ class BuildSpec:
     """What the compiler is asked for. Holds no sizes of the problem: one artifact serves a sweep."""
 
     source: str
-    """Path under kernels/, such as x86/gemm.c. kernels/x86/include (or cuda/include) is searched for headers."""
+    """Path under kernels/, such as x86/gemm.c; its headers are found in kernels/x86/include."""
     arch: str
     defines: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
@@ -97,7 +98,7 @@ class BuildSpec:
 
 @runtime_checkable
 class Family(Protocol):
-    """One kernel template. Every method is a pure function of its arguments: no clocks, no files, no chance."""
+    """One kernel template. Every method is a pure function of its arguments: no clock, no file, no chance."""
 
     @property
     def name(self) -> str:

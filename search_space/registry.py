@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 
 from rooftile.problem import LATER_OPS, Problem, nearest_name
+
 from search_space.errors import UnknownFamily
 from search_space.family import Family
 from search_space.violation import Violation
@@ -16,13 +17,13 @@ _MODULES = {"gemm_x86": "search_space.plan.gemm_x86"}
 _OP_OF = {"gemm_x86": "gemm"}
 
 LATER = (
-    "gemm_sm70", "gemm_sm80", "gemm_sm90", "gemm_sm100", "attention_sm80", "attention_sm90", "mla_decode_sm90",
-    "attention_sm100", "attention_x86",
+    "gemm_sm70", "gemm_sm80", "gemm_sm90", "gemm_sm100", "attention_sm80", "attention_sm90",
+    "mla_decode_sm90", "attention_sm100", "attention_x86",
 )  # fmt: skip
 """Names of families that are spoken for; refused by name until they are built."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def get_family(name: str) -> Family:
     """The family of that name."""
     if name in _MODULES:
@@ -31,7 +32,8 @@ def get_family(name: str) -> Family:
     if name in LATER or name in LATER_OPS:
         raise UnknownFamily(f"{name} is not built yet; there are {', '.join(_MODULES)}")
     meant = nearest_name(name, tuple(_MODULES))
-    raise UnknownFamily(f"no family {name!r}; there are {', '.join(_MODULES)}" + (f"; nearest: {meant}" if meant else ""))
+    hint = f"; nearest: {meant}" if meant else ""
+    raise UnknownFamily(f"no family {name[:64]!r}; there are {', '.join(_MODULES)}{hint}")
 
 
 def families() -> dict[str, Family]:

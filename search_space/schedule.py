@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from search_space.family import Parameter
 
 GROUPS = ("tile", "movement", "layout", "roles", "order")
-"""tile: what is computed at once. movement: how data gets there and back. layout: how it lies. roles: who does
-what. order: in which sequence, and who takes which part."""
+"""tile: what is computed at once. movement: how data gets there and back. layout: how it lies. roles: who
+does what. order: in which sequence, and who takes which part."""
 
 Value: TypeAlias = int | str | bool
 _MAX_TEXT = 64
@@ -22,8 +22,8 @@ _MAX_TEXT = 64
 
 @dataclass(frozen=True)
 class Schedule:
-    """A family's name and its parameters' values by group. Equal schedules have equal canonical JSON, whatever
-    order their values were given in; names are unique over all groups."""
+    """A family's name and its parameters' values by group. Equal schedules have equal canonical JSON,
+    whatever order their values were given in; names are unique over all groups."""
 
     family: str
     groups: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]
@@ -109,7 +109,8 @@ class Schedule:
             home = next((group for group, pairs in groups.items() if name in pairs), None)
             if home is None:
                 known = tuple(self.values())
-                raise FieldError(f"schedule.{name}", value, f"one of {', '.join(known)}", nearest_name(name, known))
+                allowed = f"one of {', '.join(known)}"
+                raise FieldError(f"schedule.{name}", value, allowed, nearest_name(name, known))
             groups[home][name] = value
         return Schedule.make(self.family, groups)
 
@@ -166,7 +167,7 @@ class Schedule:
         return f"{self.family}  " + " | ".join(parts) if parts else self.family
 
     def long(self, parameters: Iterable[Parameter] | None = None) -> str:
-        """One line a value, under the headings of the five groups; with `parameters` each with what it means."""
+        """One line a value under the five groups' headings; with `parameters` each with its meaning."""
         parameters = None if parameters is None else list(parameters)
         doc = {p.name: " ".join(p.doc.split()) for p in parameters or ()}
         rank = _rank(parameters)

@@ -1,17 +1,18 @@
 """Which schedules are legal for a problem on a device, and how does one walk among them?
 
-A space can have millions of points of which few are legal, so nothing here walks the product: points are drawn
-and tested, and where that fails, moved parameter by parameter within what is legal.
+A space can have millions of points of which few are legal, so nothing here walks the product: points are
+drawn and tested, and where that fails, moved parameter by parameter within what is legal.
 """
 
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator
 from math import prod
+from random import Random
 
 from rooftile.problem import Problem
+
 from search_space.device import Device
 from search_space.errors import EmptySpace
 from search_space.family import Family, Parameter
@@ -50,8 +51,8 @@ class Space:
         return Schedule.of(self.family.name, self.parameters, values)
 
     def check(self, schedule: Schedule) -> list[Violation]:
-        """Why `schedule` is not a point of this space; empty: it is a legal one. A schedule of another version
-        of the space, with other names or choices, is answered in words as well."""
+        """Why `schedule` is not a point of this space; empty: it is a legal one. A schedule of another
+        version of the space, with other names or choices, is answered in words as well."""
         violations = self.foreign(schedule)
         return violations or self.family.check(self.problem, self.device, schedule)
 
@@ -87,7 +88,7 @@ class Space:
             self._starts = tuple(s for s in dict.fromkeys(given) if self.legal(s))
         return self._starts
 
-    def random(self, rng: random.Random) -> Schedule:
+    def random(self, rng: Random) -> Schedule:
         """A random legal schedule. EmptySpace when none was found."""
         for _ in range(_REJECTIONS):
             schedule = self.schedule({p.name: rng.choice(p.choices) for p in self.parameters})
@@ -98,9 +99,9 @@ class Space:
             raise EmptySpace(self.family.name, self.check(self.family.default(self.problem, self.device)))
         return self._shuffled(starts[rng.randrange(len(starts))], rng)
 
-    def _shuffled(self, schedule: Schedule, rng: random.Random) -> Schedule:
-        """Walk away from a legal point: each parameter in turn takes a random choice among those that are legal
-        with the rest as it is; then pairs, for parameters that can only move together."""
+    def _shuffled(self, schedule: Schedule, rng: Random) -> Schedule:
+        """Walk away from a legal point: each parameter in turn takes a random choice among those that are
+        legal with the rest as it is; then pairs, for parameters that can only move together."""
         for _ in range(_SWEEPS):
             for p in rng.sample(self.parameters, len(self.parameters)):
                 schedule = self._moved(schedule, (p,), rng) or schedule
@@ -109,9 +110,7 @@ class Space:
                     schedule = self._moved(schedule, tuple(rng.sample(self.parameters, 2)), rng) or schedule
         return schedule
 
-    def _moved(
-        self, schedule: Schedule, parameters: tuple[Parameter, ...], rng: random.Random
-    ) -> Schedule | None:
+    def _moved(self, schedule: Schedule, parameters: tuple[Parameter, ...], rng: Random) -> Schedule | None:
         options = list(itertools.product(*(p.choices for p in parameters)))
         for values in rng.sample(options, min(len(options), 16)):
             moved = schedule.replace(**{p.name: v for p, v in zip(parameters, values, strict=True)})
@@ -120,13 +119,13 @@ class Space:
         return None
 
     def neighbours(
-        self, schedule: Schedule, rng: random.Random | None = None, limit: int | None = None
+        self, schedule: Schedule, rng: Random | None = None, limit: int | None = None
     ) -> list[Schedule]:
         """Legal schedules with one parameter moved, then with two, at most `limit`. Without `rng` in a fixed
         order, nearest choices first; with it in random order (all single moves still before the pairs)."""
         return list(itertools.islice(self.iter_neighbours(schedule, rng), limit))
 
-    def iter_neighbours(self, schedule: Schedule, rng: random.Random | None = None) -> Iterator[Schedule]:
+    def iter_neighbours(self, schedule: Schedule, rng: Random | None = None) -> Iterator[Schedule]:
         """As neighbours, one at a time."""
         moves = [(p, c) for p in self.parameters for c in self._nearest_first(p, schedule)]
         if rng is not None:
@@ -156,8 +155,8 @@ class Space:
         return [p.choices[i] for i in order if i != at]
 
     def enumerate_legal(self, limit: int) -> Iterator[Schedule]:
-        """Up to `limit` different legal schedules: all of them, in order, where the product is small; else those
-        reached from the good starts by single moves, nearest first."""
+        """Up to `limit` different legal schedules: all of them, in order, where the product is small; else
+        those reached from the good starts by single moves, nearest first."""
         return itertools.islice(self._in_order() if self.size <= _EXHAUSTIVE else self._reached(), limit)
 
     def _in_order(self) -> Iterator[Schedule]:

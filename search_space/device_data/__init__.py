@@ -13,4 +13,6 @@ def cpu_model(vendor: str, family: int, model: int) -> CpuModel | None:
     """The entry for a CPU, or None where there is none."""
     # Hygon's Dhyana is AMD's first Zen under a family number of its own.
     table = {"intel": INTEL, "amd": AMD, "hygon": AMD}.get(vendor, ())
-    return next((e for e in table if e.family == family and any(lo <= model <= hi for lo, hi in e.models)), None)
+    return next(
+        (e for e in table if e.family == family and any(lo <= model <= hi for lo, hi in e.models)), None
+    )

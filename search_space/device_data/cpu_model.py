@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KIB = 1024
-MIB = 1024 * KIB
-
 
 @dataclass(frozen=True)
 class CpuModel:
@@ -31,18 +28,33 @@ class CpuModel:
     """Bits a core can load from L1 each cycle."""
     ghz: float
     """Typical clock with all cores in vector code."""
-    l1d_bytes: int
-    l2_bytes: int
-    llc_bytes: int
+    l1d_kib: int
+    l2_kib: int
+    llc_mib: int
     """One last-level cache of a typical product."""
     dram_gbs_core: float
     """What one core can stream from memory, 1e9 bytes a second."""
     dram_gbs: float
     """What a socket of a typical product can stream."""
 
+    @property
+    def l1d_bytes(self) -> int:
+        """Level-1 data cache of a core."""
+        return self.l1d_kib * 1024
+
+    @property
+    def l2_bytes(self) -> int:
+        """Level-2 cache of a core."""
+        return self.l2_kib * 1024
+
+    @property
+    def llc_bytes(self) -> int:
+        """One last-level cache of a typical product."""
+        return self.llc_mib * 1024 * 1024
+
 
 GENERIC = CpuModel(
     # An x86-64-v3 core of unknown make: what nearly all of them have at least.
     "generic", 0, ((0, 0),), fma_units=2, fma_bits=256, fma_latency=5, load_bits=512, ghz=2.5,
-    l1d_bytes=32 * KIB, l2_bytes=512 * KIB, llc_bytes=16 * MIB, dram_gbs_core=10.0, dram_gbs=40.0,
+    l1d_kib=32, l2_kib=512, llc_mib=16, dram_gbs_core=10.0, dram_gbs=40.0,
 )  # fmt: skip

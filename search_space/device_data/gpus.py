@@ -1,4 +1,4 @@
-"""Which arch does a GPU have, by PCI device id? So that a key of a GPU that is not here can be judged at all."""
+"""Which arch does a GPU have, by PCI device id? For judging the key of a GPU that is not at hand."""
 
 GPU_ARCH: dict[str, tuple[str, str]] = {
     # PCI device id -> (arch, name for display)

@@ -1,7 +1,7 @@
 """What do the files of Linux say about the CPU and about how much of it this process may use?
 
-Works in containers: affinity, cgroup v1 and v2 quotas, hidden topology and hidden caches. Every function takes
-the root of the file system, so that tests run on recorded trees.
+Works in containers: affinity, cgroup v1 and v2 quotas, hidden topology and hidden caches. Every function
+takes the root of the file system, so that tests run on recorded trees.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def detect(root: Path, usable: frozenset[int]) -> CpuIdentity:
     """The CPU that the files under `root` describe, of which the CPUs `usable` may be used."""
     text = _read(root / "proc/cpuinfo")
     if text is None:
-        raise DeviceError(f"no /proc/cpuinfo on this {platform.system() or 'machine'}: only Linux CPUs are supported")
+        system = platform.system() or "machine"
+        raise DeviceError(f"no /proc/cpuinfo on this {system}: only Linux CPUs are supported")
     entries = _cpuinfo(text)
     first = next((e for n, e in sorted(entries.items()) if n in usable), None)
     if first is None:

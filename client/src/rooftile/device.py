@@ -78,7 +78,8 @@ class CpuKey:
 DeviceKey: TypeAlias = GpuKey | CpuKey
 
 _ALLOWED = (
-    "gpu-<pci device id>-<SMs>sm-<GiB>g[-mig<profile>]-p<power class> or cpu-<vendor>-<family>-<model>-<cores>c-<arch>"
+    "gpu-<pci device id>-<SMs>sm-<GiB>g[-mig<profile>]-p<power class>"
+    " or cpu-<vendor>-<family>-<model>-<cores>c-<arch>"
 )
 
 
@@ -92,7 +93,8 @@ def parse_device_key(text: object) -> DeviceKey:
     cpu = _CPU.fullmatch(text)
     if cpu:
         if cpu["arch"] not in X86_ARCHS:
-            raise FieldError("device", text, f"a key whose arch is one of {', '.join(X86_ARCHS)}", _nearest(text))
+            allowed = f"a key whose arch is one of {', '.join(X86_ARCHS)}"
+            raise FieldError("device", text, allowed, _nearest(text))
         return CpuKey(cpu["vendor"], int(cpu["family"]), int(cpu["model"]), int(cpu["cores"]), cpu["arch"])
     raise FieldError("device", text, _ALLOWED, _nearest(text))
 
@@ -119,7 +121,7 @@ def check_arch(value: object, field: str = "arch") -> str:
 
 @dataclass(frozen=True)
 class CpuIdentity:
-    """The CPU of this machine as this process may use it. Cache sizes are None where the machine hides them."""
+    """The CPU of this machine as this process may use it. Cache sizes the machine hides are None."""
 
     vendor: str
     family: int
@@ -173,8 +175,7 @@ def arch_of(features: Iterable[str]) -> str:
         raise DeviceError(f"this CPU lacks {', '.join(missing)}; the CPU kernels need x86-64-v3")
     if not have >= _V4:
         return "x86-64-v3"
-    extensions = [name for name, needed in (("vnni", "avx512_vnni"), ("bf16", "avx512_bf16")) if needed in have]
-    return "-".join(["x86-64-v4", *extensions])
+    return "-".join(["x86-64-v4", *(e for e in X86_EXTENSIONS if f"avx512_{e}" in have)])
 
 
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"})

@@ -1,4 +1,4 @@
-"""How is an artifact run? LaunchPlan: steps with integer expressions, checked and worked out by the client."""
+"""How is an artifact run? LaunchPlan: steps with integer expressions, worked out by the client."""
 
 from rooftile.plan.expr import (
     Expr,

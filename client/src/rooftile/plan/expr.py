@@ -38,7 +38,8 @@ class Op:
             raise PlanError(f"operator {show_value(self.op)} is not one of {' '.join(OPERATORS)}")
         exact = self.op in ("-", "ceil_div")
         if len(self.args) != 2 if exact else len(self.args) < 2:
-            raise PlanError(f"{self.op} takes {'two' if exact else 'two or more'} arguments, not {len(self.args)}")
+            wanted = "two" if exact else "two or more"
+            raise PlanError(f"{self.op} takes {wanted} arguments, not {len(self.args)}")
 
 
 def add(*args: ExprLike) -> Op:

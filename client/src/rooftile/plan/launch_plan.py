@@ -25,6 +25,8 @@ ALWAYS_NAMED = ("threads", "sm_count")
 """Names every expression may use: they are facts of the machine at launch, not sizes of the problem."""
 
 _MAX_STEPS = 64
+_RANGE_FIELDS = ("min", "max", "multiple_of")
+_ARG_FIELDS = ("buffer", "value", "scalar")
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class LaunchPlan:
             deterministic=f.get("deterministic", True),
             valid_for=ValidFor(
                 {
-                    name: SizeRange(**_fields(r, f"valid_for.sizes.{name}", optional=("min", "max", "multiple_of")))
+                    name: SizeRange(**_fields(r, f"valid_for.sizes.{name}", optional=_RANGE_FIELDS))
                     for name, r in ranges.items()
                 },
                 _mapping(valid.get("align", {}), "valid_for.align"),
@@ -242,7 +244,7 @@ def _step(obj: object, where: str) -> Step:
                         optional=("threads", "grid", "block", "cluster", "smem"))  # fmt: skip
             del f["op"]
             f["args"] = tuple(
-                Arg(**_fields(a, f"args[{i}]", required=("name", "type"), optional=("buffer", "value", "scalar")))
+                Arg(**_fields(a, f"args[{i}]", required=("name", "type"), optional=_ARG_FIELDS))
                 for i, a in enumerate(_list(f["args"], "args"))
             )
             for name in ("grid", "block", "cluster"):

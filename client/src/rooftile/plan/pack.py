@@ -1,4 +1,4 @@
-"""What bytes does a kernel receive as its arguments? Launcher, worker and emulator pack with this one function."""
+"""What bytes does a kernel receive as its arguments? Launcher, worker and emulator all pack with this."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from rooftile.errors import PlanError
 from rooftile.plan.steps import ConcreteArg
 
 # type -> (struct code, bytes); alignment is the size, as on every 64-bit ABI we compile for.
-_CODES = {"ptr": ("Q", 8), "i32": ("i", 4), "u32": ("I", 4), "i64": ("q", 8), "f32": ("f", 4), "f64": ("d", 8)}
+_CODES = {
+    "ptr": ("Q", 8),
+    "i32": ("i", 4),
+    "u32": ("I", 4),
+    "i64": ("q", 8),
+    "f32": ("f", 4),
+    "f64": ("d", 8),
+}
 
 
 def arg_offsets(types: Sequence[str]) -> tuple[list[int], int]:

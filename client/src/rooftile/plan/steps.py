@@ -46,7 +46,8 @@ class Arg:
         wanted = "buffer" if self.type == "ptr" else "scalar" if self.type in ("f32", "f64") else "value"
         given = [n for n in ("buffer", "value", "scalar") if getattr(self, n) is not None]
         if given != [wanted]:
-            raise PlanError(f"{where}: type {self.type} takes {wanted}, not {' and '.join(given) or 'nothing'}")
+            listed = " and ".join(given) or "nothing"
+            raise PlanError(f"{where}: type {self.type} takes {wanted}, not {listed}")
         if wanted == "value":
             object.__setattr__(self, "value", parse_expr(self.value, f"{where}.value"))
         elif wanted == "buffer" and self.buffer not in BUFFERS:
@@ -159,7 +160,10 @@ class Launch:
         if self.threads is not None:
             fields["threads"] = expr_json(self.threads)
         else:
-            assert self.grid and self.block and self.cluster and self.smem is not None
+            assert self.grid
+            assert self.block
+            assert self.cluster
+            assert self.smem is not None
             fields["grid"] = [expr_json(e) for e in self.grid]
             fields["block"] = list(self.block)
             fields["cluster"] = list(self.cluster)
@@ -241,7 +245,10 @@ def concrete_launch(step: Launch, names: Mapping[str, int]) -> ConcreteLaunch:
         if threads < 1:
             raise PlanError(f"{where}: {threads} threads")
         return ConcreteLaunch(step.entry, tuple(args), threads=threads)
-    assert step.grid and step.block and step.cluster and step.smem is not None
+    assert step.grid
+    assert step.block
+    assert step.cluster
+    assert step.smem is not None
     x, y, z = (evaluate(e, names) for e in step.grid)
     # A grid of 0 would be launched as 1 by some runtimes: empty problems must end before a launch.
     if min(x, y, z) < 1 or x > 2**31 - 1 or max(y, z) > 65535:

@@ -25,8 +25,8 @@ ATTENTION_LAYOUTS = ("bshd", "bhsd")
 KV_KINDS = ("contiguous", "ragged", "paged")
 
 ATTENTION_FIELDS = (
-    "schema", "op", "batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v", "dtype", "layout",
-    "mask", "window", "scale", "softcap", "sinks", "return_lse", "scales", "kv",
+    "schema", "op", "batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v", "dtype",
+    "layout", "mask", "window", "scale", "softcap", "sinks", "return_lse", "scales", "kv",
 )  # fmt: skip
 
 _KV_OF: dict[str, tuple[str, ...]] = {
@@ -187,7 +187,7 @@ class Attention:
         """One short line for people: `attention 1x32/8h 1x4096 d128 bf16 causal`."""
         d = self.dtype
         heads = f"{self.heads_q}/{self.heads_kv}h" if self.heads_q != self.heads_kv else f"{self.heads_q}h"
-        dim = f"d{self.head_dim}" if self.head_dim == self.head_dim_v else f"d{self.head_dim}/{self.head_dim_v}"
+        dim = f"d{self.head_dim}" + (f"/{self.head_dim_v}" if self.head_dim != self.head_dim_v else "")
         types = d.q if d.q == d.kv else f"{d.q}/{d.kv}"
         words = [f"attention {self.batch}x{heads} {self.seq_q}x{self.seq_kv} {dim} {types}"]
         if self.mask != "none":
@@ -320,7 +320,8 @@ def _scales(value: object, dtypes: AttentionDtypes) -> AttentionScales:
             continue
         name, dtype = ("q", dtypes.q) if x == "q" else ("kv", dtypes.kv)
         if dtype not in FP8:
-            raise FieldError(f"scales.{x}", given[x], f"null with dtype.{name} {dtype}: only {', '.join(FP8)} have scales")
+            allowed = f"null with dtype.{name} {dtype}: only {', '.join(FP8)} have scales"
+            raise FieldError(f"scales.{x}", given[x], allowed)
         if pair[0] != "f32":
             raise FieldError(f"scales.{x}.dtype", pair[0], "f32 in attention", "f32")
         if pair[1] not in _SCALE_BLOCKS:

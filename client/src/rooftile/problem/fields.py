@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from rooftile.errors import MISSING, FieldError
+from rooftile.errors import MISSING, FieldError, show_value
 from rooftile.problem.bucket import MAX_SIZE
 from rooftile.problem.dtypes import SCALE_DTYPE_BITS, nearest_name, one_of
 
@@ -27,11 +27,12 @@ def whole(field: str, value: object, low: int, high: int = MAX_SIZE) -> int:
     allowed = f"a whole number from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, int):
         meant = None
-        if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-            meant = int(value)
+        if isinstance(value, float) and math.isfinite(value):
+            meant = int(value) if value.is_integer() else None
         elif isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
             meant = int(value)
-        raise FieldError(field, value, allowed, meant if meant is not None and low <= meant <= high else None)
+        nearest = meant if meant is not None and low <= meant <= high else None
+        raise FieldError(field, value, allowed, nearest)
     if not low <= value <= high:
         raise FieldError(field, value, allowed, low if value < low else high)
     return int(value)
@@ -111,12 +112,11 @@ def scale_spec(field: str, value: object) -> tuple[str, str | int] | None:
     dtype = one_of(f"{field}.dtype", given["dtype"], tuple(SCALE_DTYPE_BITS))
     block = given.get("block", MISSING)
     legal = _BLOCKS_OF[dtype]
-    # type() rather than ==: true is not 1, and 32.0 is not 32.
-    if type(block) in (str, int) and block in legal:
-        return dtype, block  # type: ignore[return-value]
+    if isinstance(block, (str, int)) and not isinstance(block, bool) and block in legal:
+        return dtype, block
     text = f"one of {', '.join(str(b) for b in legal)} with {field}.dtype {dtype}"
-    meant = next((b for b in legal if str(b) == str(block).lower().strip()), None) if block is not None else None
-    if meant is None and len(legal) == 1 and type(block) in (str, int) and block in SCALE_BLOCKS:
+    meant = next((b for b in legal if str(b) == show_value(block).strip("'").lower()), None)
+    if meant is None and len(legal) == 1 and isinstance(block, (str, int)) and block in SCALE_BLOCKS:
         meant = legal[0]
     raise FieldError(f"{field}.block", block, text, meant)
 
@@ -128,4 +128,5 @@ def fits_in_memory(operand: str, factors: Mapping[str, int], bits: int) -> None:
         total *= factor
     if -(-total // 8) > MAX_BYTES:
         field = max(factors, key=lambda name: factors[name])
-        raise FieldError(field, factors[field], f"smaller: operand {operand} would span {-(-total // 8)} bytes, over 2^63-1")
+        allowed = f"smaller: operand {operand} would span {-(-total // 8)} bytes, over 2^63-1"
+        raise FieldError(field, factors[field], allowed)

@@ -35,7 +35,8 @@ SCALARS = ("zero", "one", "any")
 LAYOUTS: dict[str, tuple[str, str]] = {"a": ("mk", "km"), "b": ("kn", "nk"), "c": ("mn", "nm")}
 
 GEMM_FIELDS = (
-    "schema", "op", "batch", "m", "n", "k", "dtype", "layout", "ld", "align", "scale", "alpha", "beta", "epilogue",
+    "schema", "op", "batch", "m", "n", "k", "dtype", "layout", "ld", "align", "scale", "alpha", "beta",
+    "epilogue",
 )  # fmt: skip
 
 # What allocators give at least; the value of an `align` that is not written.
@@ -326,7 +327,8 @@ class Gemm:
                 continue
             letter = getattr(self.layout, x)[1]
             if getattr(self, letter) % 2:
-                raise FieldError(letter, getattr(self, letter), f"even: e2m1 packs two {letter} to a byte in {x}")
+                allowed = f"even: operand {x} packs two e2m1 to a byte along {letter}"
+                raise FieldError(letter, getattr(self, letter), allowed)
             pitch = getattr(self.ld, x)
             if pitch is not None and pitch % 2:
                 raise FieldError(f"ld.{x}", pitch, "even: e2m1 packs two to a byte", pitch + 1)
@@ -420,15 +422,13 @@ def _align(value: object, dtypes: GemmDtypes) -> GemmAlign:
     aligns: dict[str, int] = {}
     for x, v in given.items():
         low = element_bytes(getattr(dtypes, x))
-        ok = isinstance(v, int) and not isinstance(v, bool) and low <= v <= _MAX_ALIGN_BYTES and not v & (v - 1)
-        if not ok:
-            allowed = f"a power of two from {low} (one element) to {_MAX_ALIGN_BYTES}, in bytes"
-            meant = None
-            if isinstance(v, int) and not isinstance(v, bool):
-                # An address that is a multiple of 24 is surely one of 8: round down to what is true of it.
-                meant = min(max(v & -v, low), _MAX_ALIGN_BYTES) if v > 0 else low
-            raise FieldError(f"align.{x}", v, allowed, meant)
-        aligns[x] = int(v)  # type: ignore[call-overload]
+        allowed = f"a power of two from {low} (one element) to {_MAX_ALIGN_BYTES}, in bytes"
+        if isinstance(v, bool) or not isinstance(v, int):
+            raise FieldError(f"align.{x}", v, allowed)
+        if not low <= v <= _MAX_ALIGN_BYTES or v & (v - 1):
+            # An address that is a multiple of 24 is surely one of 8: the nearest is what is true of it.
+            raise FieldError(f"align.{x}", v, allowed, min(max(v & -v, low), _MAX_ALIGN_BYTES))
+        aligns[x] = v
     return GemmAlign(**aligns)
 
 
@@ -444,7 +444,8 @@ def _scale(value: object, dtypes: GemmDtypes) -> GemmScale:
         spec = ScaleSpec(*pair)
         dtype = getattr(dtypes, x)
         if dtype not in NARROW_FLOATS + INTEGERS:
-            allowed = f"null with dtype.{x} {dtype}: only {', '.join(NARROW_FLOATS + INTEGERS)} operands have scales"
+            scaled = ", ".join(NARROW_FLOATS + INTEGERS)
+            allowed = f"null with dtype.{x} {dtype}: only {scaled} operands have scales"
             raise FieldError(f"scale.{x}", given[x], allowed)
         if dtype in INTEGERS and (spec.dtype != "f32" or spec.block not in ("tensor", "row")):
             field = "dtype" if spec.dtype != "f32" else "block"
@@ -458,11 +459,11 @@ def _scale(value: object, dtypes: GemmDtypes) -> GemmScale:
     a, b = specs["a"], specs["b"]
     if a and b and a.dtype != b.dtype:
         raise FieldError("scale.b.dtype", b.dtype, f"{a.dtype}, as scale.a", a.dtype)
-    for x, spec, other_name, other in (("a", a, "b", b), ("b", b, "a", a)):
+    for x, mine, y, other in (("a", a, "b", b), ("b", b, "a", a)):
         # Blocks of 16 and 32 are what the matrix unit itself applies, and it wants them on both sides.
-        if spec and spec.block in (16, 32) and (other is None or other.block != spec.block):
-            allowed = f"a {spec.dtype} scale of block {spec.block}, as scale.{x}"
-            raise FieldError(f"scale.{other_name}", given.get(other_name), allowed)
+        if mine and mine.block in (16, 32) and (other is None or other.block != mine.block):
+            allowed = f"a {mine.dtype} scale of block {mine.block}, as scale.{x}"
+            raise FieldError(f"scale.{y}", given.get(y), allowed)
     return GemmScale(a, b)
 
 

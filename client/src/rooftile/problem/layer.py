@@ -85,7 +85,7 @@ def parse_layer(obj: object) -> Layer:
     assert isinstance(obj, Mapping)
     fields = dict(obj)
     listed = fields.pop("open", MISSING)
-    if listed is not MISSING and (not isinstance(listed, list) or sorted(map(str, listed)) != sorted(OPEN_SIZES[op])):
+    if listed is not MISSING and listed != list(OPEN_SIZES[op]):
         raise FieldError("open", listed, f"[{', '.join(OPEN_SIZES[op])}]")
     for name in OPEN_SIZES[op]:
         if name in fields:
