@@ -10,7 +10,7 @@ from typing import Any
 # hypervisor, may report a smaller cache than there is).
 FLOOR_BYTES = 64 << 20
 # Kernels so small that even this many sets do not fill the cache have it flushed between rounds instead.
-MOST_SETS = 64
+MOST_SETS = 96
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Rotation:
 
 
 def rotation(policy: Policy, set_bytes: int, llc_bytes: int | None, free_bytes: int) -> Rotation:
-    """Sets for one problem. Between two uses of a set at least twice the cache passes through it.
+    """Sets for one problem. Between two uses of any byte at least twice the cache is read or written.
 
     Raises MemoryError where even the fewest sets do not fit.
     """
@@ -52,8 +52,8 @@ def rotation(policy: Policy, set_bytes: int, llc_bytes: int | None, free_bytes: 
     if not policy.cold:
         return Rotation(1, 0)
     wanted = max(FLOOR_BYTES, 2 * (llc_bytes or 0))
-    sets = min(MOST_SETS, max(2, -(-wanted // max(1, set_bytes)) + 1))
+    sets = min(MOST_SETS, max(2, -(-wanted // max(1, set_bytes))))
     sets = max(1, min(sets, free_bytes // max(1, set_bytes)))
-    if (sets - 1) * set_bytes >= wanted:
+    if sets * set_bytes >= wanted:
         return Rotation(sets, 0)
     return Rotation(sets, wanted)

@@ -77,5 +77,12 @@ class MeasureSession:
         *,
         cancelled: Callable[[], bool] | None = None,
     ) -> RaceOutcome:
-        """All entrants in turns, one process each, in shuffled order, until the noise is small."""
+        """All entrants in turns, one process each, in shuffled order, until the noise is small.
+
+        Each result's `measurement.environment["round_medians_us"]` has one median for each round (null where
+        the entrant had failed by then), in the same order for all, so that ratios can be taken round by round.
+        `noise` is {"pair": [name, twin's name], "ratios": [twin / name of each round], "median_ratio": x,
+        "q10": x, "q90": x, "relative": r, "rounds": n}: differences below `relative` (of the time) are none.
+        Without a twin that ran, "pair" is null and "relative" is a cautious default.
+        """
         raise NotImplementedError
