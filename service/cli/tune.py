@@ -1,0 +1,224 @@
+"""How does `rooftile tune` take a problem from the command line to a measured answer?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rooftile.device import local_cpu
+
+from service.cli import tune_args, tune_result, tune_watch
+from service.cli.common import DONE, FAILED, guarded, print_json
+from service.doctor import HOW_TO_GET_A_COMPILER, compilers
+from service.errors import CompilerMissingError, OperationError
+from service.jobs import control
+from service.jobs.request import JobRequest
+from service.jobs.submit import submit
+from service.paths import prepare_home
+from service.settings import Settings, get_settings
+from service.store import devices, jobs
+from service.store.database import Database
+from service.store.enums import JobState
+from service.store.records import JobRecord
+from service.supervisor import Supervisor
+from service.supervisor.lock import in_use, running
+
+POLL_S = 0.1
+# From the start of the children to a registered device: imports, and the first measure of its roofs.
+DEVICE_READY_S = 120.0
+# Cancelling kills the running measurement; what has not ended by then is left to the next start.
+CANCEL_S = 15.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point `tune`."""
+    try:
+        options = tune_args.parse(argv)
+    except SystemExit as end:  # argparse has said what is wrong
+        return end.code if isinstance(end.code, int) else FAILED
+    return guarded(lambda: _tune(options), as_json=options.json)
+
+
+def _tune(options: tune_args.Options) -> int:
+    request = JobRequest.parse(options.body)  # before anything is started
+    settings = get_settings()
+    prepare_home(settings.home)
+    view = tune_watch.View(Console(stderr=True), quiet=options.json)
+    supervisor = Supervisor(
+        settings, command="tune", api=None, surface=lambda name, text: view.say(f"{name}: {text}")
+    )
+    database = Database(settings.database_url, name="rooftile tune")
+    try:
+        with supervisor.stopping_on_signals():
+            hands = _Hands(settings, supervisor)
+            hands.take()
+            run = _Run(database, hands, view)
+            ended = run.go(request)
+        with database.read() as s:
+            result = tune_result.collect(s, ended)
+    finally:
+        view.stop()
+        supervisor.stop()
+        database.close()
+    return _report(result, hands, options, run.cancelled)
+
+
+@dataclass
+class _Hands:
+    """Who works on the job: our own children, a supervisor that runs already, or a cluster."""
+
+    settings: Settings
+    supervisor: Supervisor
+    own: bool = False
+    url: str | None = None
+
+    def take(self) -> None:
+        """Start children of our own unless somebody else serves this home."""
+        if not self.settings.embedded:
+            self.url = self.settings.url
+            return
+        if not self.own and self.supervisor.try_start():
+            _need_compiler()
+            self.own = True
+            return
+        if not self.own:
+            holder = running(self.supervisor.home)
+            if holder is not None and holder.database_url != self.settings.database_url:
+                raise OperationError(in_use(self.supervisor.home, holder))
+            self.url = None if holder is None else holder.url
+
+    def poll(self) -> None:
+        if self.own:
+            self.supervisor.poll()
+        elif self.settings.embedded:
+            self.take()  # the other one may have ended: then the work is ours
+
+
+def _need_compiler() -> None:
+    if next(compilers(), None) is None:
+        raise CompilerMissingError(f"No C compiler was found. {HOW_TO_GET_A_COMPILER}")
+
+
+class _Run:
+    """One job, from its submission to its end, with everything that may happen in between."""
+
+    def __init__(self, database: Database, hands: _Hands, view: tune_watch.View) -> None:
+        self._database = database
+        self._hands = hands
+        self._view = view
+        self._stop = hands.supervisor
+        self.cancelled = False
+
+    def go(self, request: JobRequest) -> JobRecord:
+        if self._hands.own:
+            self._wait_for_device()
+        job, created = submit(self._database, request)
+        self._view.say(f"job {job.id}" if created else f"job {job.id}, which somebody asked for already")
+        self._view.start()
+        return self._watch(job.id, ours=created)
+
+    def _wait_for_device(self) -> None:
+        """The measure worker registers its device; until then `auto` has nothing to mean."""
+        deadline = time.monotonic() + DEVICE_READY_S
+        wanted = set(self._hands.supervisor.devices)
+        while not self._stop.stop_requested:
+            self._hands.poll()
+            with self._database.read() as s:
+                if wanted <= {device.key for device in devices.connected(s)}:
+                    return
+            if time.monotonic() > deadline:
+                logs = self._hands.supervisor.home.logs
+                raise OperationError(
+                    f"The measure worker did not report within {DEVICE_READY_S:.0f} s; see {logs}."
+                )
+            time.sleep(POLL_S)
+        raise KeyboardInterrupt
+
+    def _watch(self, job_id: int, *, ours: bool) -> JobRecord:
+        give_up = float("inf")
+        next_look = 0.0
+        while True:
+            self._hands.poll()
+            if self._stop.stop_requested and not self.cancelled:
+                self.cancelled = True
+                give_up = time.monotonic() + CANCEL_S
+                if not ours:
+                    self._view.say(f"job {job_id} goes on without this window")
+                    return self._job(job_id)
+                self._view.say("cancelling; the best so far is kept")
+                self._cancel(job_id)
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + tune_watch.LOOK_EVERY_S
+                job, rows = tune_watch.look(self._database, job_id)
+                if job is None:
+                    raise OperationError(f"Job {job_id} is gone from the database.")
+                self._view.update(rows)
+                if tune_watch.ended(job):
+                    return job
+                if job.state is JobState.WAITING and self._hands.own and ours:
+                    self._cancel(job_id)
+                    raise OperationError(
+                        f"Job {job_id} needs {_target(job.target)}, which is not this machine's."
+                    )
+                if time.monotonic() > give_up:
+                    return job
+            time.sleep(POLL_S)
+
+    def _job(self, job_id: int) -> JobRecord:
+        with self._database.read() as s:
+            job = jobs.get(s, job_id)
+        assert job is not None
+        return job
+
+    def _cancel(self, job_id: int) -> None:
+        control.cancel(self._database, job_id)
+
+
+def _target(target: Mapping[str, Any]) -> str:
+    value = target.get("device") or target.get("devices") or target.get("arch") or "a device"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _report(result: tune_result.JobResult, hands: _Hands, options: tune_args.Options, cancelled: bool) -> int:
+    base = hands.url or "http://127.0.0.1:8417"
+    page = f"{base}/jobs/{result.job_id}"
+    if options.json:
+        print_json({**result.to_json(), "dashboard": page, "served": hands.url is not None})
+    else:
+        console = Console(highlight=False)
+        tune_result.show(result, console)
+        cpu = local_cpu()
+        console.print(
+            f"\njob {result.job_id} is {result.state} after {result.seconds:.0f} s on {cpu.name} ({cpu.key})",
+            markup=False,
+            soft_wrap=True,
+        )
+        if hands.url is None:
+            console.print(
+                f"See it: `{_command()} serve`, log in with its link, then {page}",
+                markup=False,
+                soft_wrap=True,
+            )
+        else:
+            console.print(f"See it: {page}", markup=False, soft_wrap=True)
+    if result.state != JobState.DONE and not cancelled:
+        print(
+            f"rooftile: job {result.job_id} ended {result.state}. {result.message}".rstrip(), file=sys.stderr
+        )
+    return DONE if result.state == JobState.DONE and not cancelled else FAILED
+
+
+def _command() -> str:
+    """How this command is called, so that a person can copy it."""
+    name = sys.argv[0]
+    return name if name.endswith("rooftile") and "/" in name and not _on_path(name) else "rooftile"
+
+
+def _on_path(name: str) -> bool:
+    import shutil
+
+    return shutil.which("rooftile") == name

@@ -1,0 +1,247 @@
+"""What came of a tuning job: which numbers stand in the table at the end, and in its JSON?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rooftile.problem import parse_problem
+from sqlalchemy.orm import Session
+
+from search_space.schedule import Schedule
+from service.store import devices, jobs, races, releases, trials
+from service.store.enums import EntrantRole, RaceState, TrialState, Winner
+from service.store.records import DeviceRecord, JobProblemRecord, JobRecord, RaceRecord, TrialRecord
+
+_OURS = (EntrantRole.FINALIST, EntrantRole.DEFAULT, EntrantRole.INCUMBENT)
+
+
+@dataclass(frozen=True)
+class Share:
+    """How near a time is to the roof that bounds the problem on this machine."""
+
+    of: float
+    bound: str
+    """"compute" or "memory"."""
+    roof: float
+    unit: str
+    """GFLOP/s or GB/s of `roof`, as measured on this machine."""
+
+
+@dataclass(frozen=True)
+class ProblemResult:
+    """One problem of the job. Times are of our own best kernel, raced beside the Baseline where a race ended."""
+
+    problem: Mapping[str, Any]
+    problem_key: str
+    title: str
+    device: str | None
+    state: str
+    reason: str | None
+    best_us: float | None
+    raced: bool
+    gflops: float | None
+    share: Share | None
+    baseline_us: float | None
+    baseline_name: str | None
+    ratio: float | None
+    """Baseline time over ours: above 1 we are faster."""
+    noise: Mapping[str, Any] | None
+    served: str | None
+    """What a client is given: `trial`, `baseline`, or None where nothing was published."""
+    schedule: Mapping[str, Any] | None
+    schedule_line: str | None
+    trial_id: int | None
+    trials: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class JobResult:
+    job_id: int
+    state: str
+    reason: str | None
+    message: str
+    seconds: float
+    results: tuple[ProblemResult, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def collect(s: Session, job: JobRecord) -> JobResult:
+    """Read the state of a job, finished or not."""
+    rows = tuple(_problem_result(s, job, row) for row in jobs.problems(s, job.id))
+    return JobResult(
+        job_id=job.id,
+        state=str(job.state),
+        reason=None if job.reason is None else str(job.reason),
+        message=job.message,
+        seconds=job.ran_s,
+        results=rows,
+    )
+
+
+def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> ProblemResult:
+    problem = parse_problem(dict(row.problem))
+    device = devices.get(s, row.device_key) if row.device_key else None
+    best = trials.best(s, row.id)
+    race = races.latest(s, row.id)
+    time_us, raced_trial = _raced(race)
+    baseline_us, baseline_name = _baseline(race)
+    trial = trials.get(s, raced_trial) if raced_trial is not None else best
+    if time_us is None and best is not None:
+        time_us = best.time_us
+    released = None
+    if row.device_key is not None:
+        released = releases.best(s, row.problem_key, row.device_key, job.policy_key)
+    gflops = problem.flops / time_us / 1e3 if time_us else None
+    return ProblemResult(
+        problem=dict(row.problem),
+        problem_key=row.problem_key,
+        title=row.title,
+        device=row.device_key,
+        state=str(row.state),
+        reason=None if row.reason is None else str(row.reason),
+        best_us=time_us,
+        raced=raced_trial is not None,
+        gflops=gflops,
+        share=share_of_roof(problem.flops, problem.min_bytes, time_us, device, row.problem),
+        baseline_us=baseline_us,
+        baseline_name=baseline_name,
+        ratio=baseline_us / time_us if baseline_us and time_us else None,
+        noise=dict(race.noise) if race is not None and race.noise is not None else None,
+        served=None if released is None else str(released.winner),
+        schedule=dict(trial.schedule) if trial is not None else None,
+        schedule_line=_line(trial),
+        trial_id=None if trial is None else trial.id,
+        trials=outcomes(s, row.id),
+    )
+
+
+def outcomes(s: Session, job_problem_id: int) -> dict[str, int]:
+    """Trials by outcome: the state, with the reason where the state alone says too little."""
+    counts: dict[str, int] = {}
+    for row in trials.counts(s, job_problem_id=job_problem_id):
+        name = str(row.state)
+        if row.state in (TrialState.REJECTED, TrialState.FAILED) and row.reason is not None:
+            name = f"{row.state}: {row.reason}"
+        counts[name] = counts.get(name, 0) + row.count
+    return counts
+
+
+def _raced(race: RaceRecord | None) -> tuple[float | None, int | None]:
+    """Time and trial of our fastest entrant in a race that ended."""
+    if race is None or race.state is not RaceState.DONE:
+        return None, None
+    timed = [
+        (entrant.measurement.median_us, entrant.trial_id)
+        for entrant in race.entrants
+        if entrant.role in _OURS and entrant.measurement is not None and entrant.failure is None
+    ]
+    return min(timed, key=lambda pair: pair[0]) if timed else (None, None)
+
+
+def _baseline(race: RaceRecord | None) -> tuple[float | None, str | None]:
+    if race is None or race.state is not RaceState.DONE:
+        return None, None
+    for entrant in race.entrants:
+        if entrant.role is EntrantRole.BASELINE and entrant.measurement is not None:
+            return entrant.measurement.median_us, entrant.name
+    return None, None
+
+
+def _line(trial: TrialRecord | None) -> str | None:
+    return None if trial is None else Schedule.from_json(dict(trial.schedule)).one_line()
+
+
+def share_of_roof(
+    flops: int,
+    least_bytes: int,
+    time_us: float | None,
+    device: DeviceRecord | None,
+    problem: Mapping[str, Any],
+) -> Share | None:
+    """The time that the binding roof allows, over the time taken. None where no roof was measured."""
+    if not time_us or device is None or device.roof is None:
+        return None
+    compute = _number(device.roof, f"{_dtype(problem)}_gflops", "gflops")
+    memory = _number(device.roof, "dram_gbs", "memory_gbs", "gbs")
+    least_us = {}
+    if compute:
+        least_us["compute"] = flops / compute / 1e3
+    if memory:
+        least_us["memory"] = least_bytes / memory / 1e3
+    if not least_us:
+        return None
+    bound = max(least_us, key=lambda name: least_us[name])
+    roof = compute if bound == "compute" else memory
+    assert roof is not None
+    return Share(least_us[bound] / time_us, bound, roof, "GFLOP/s" if bound == "compute" else "GB/s")
+
+
+def _number(roof: Mapping[str, Any], *names: str) -> float | None:
+    for name in names:
+        value = roof.get(name)
+        if isinstance(value, (int, float)) and value > 0:
+            return float(value)
+    return None
+
+
+def _dtype(problem: Mapping[str, Any]) -> str:
+    dtype = problem.get("dtype")
+    return str(dtype.get("a", dtype.get("q"))) if isinstance(dtype, Mapping) else str(dtype)
+
+
+def show(result: JobResult, console: Console) -> None:
+    """The table at the end."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("problem", no_wrap=True)
+    for heading in ("best", "GFLOP/s", "of the roof", "baseline", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("served", no_wrap=True)
+    for row in result.results:
+        table.add_row(
+            row.title,
+            _time(row.best_us),
+            "" if row.gflops is None else f"{row.gflops:.1f}",
+            "" if row.share is None else f"{row.share.of:.0%} {row.share.bound}",
+            _time(row.baseline_us),
+            _ratio(row.ratio),
+            _served(row),
+        )
+    console.print(table)
+    for row in result.results:
+        console.print(Text(f"\n{row.title}", style="bold"))
+        if row.schedule_line:
+            console.print(Text(f"  schedule  {row.schedule_line}"), soft_wrap=True)
+        if row.trials:
+            parts = ", ".join(f"{count} {name}" for name, count in sorted(row.trials.items()))
+            console.print(Text(f"  trials    {sum(row.trials.values())}: {parts}"), soft_wrap=True)
+        if row.share is not None:
+            console.print(
+                Text(f"  roof      {row.share.roof:.1f} {row.share.unit} ({row.share.bound}), measured")
+            )
+        if row.reason:
+            console.print(Text(f"  ended     {row.state}: {row.reason}"))
+
+
+def _time(value_us: float | None) -> str:
+    if value_us is None:
+        return ""
+    return f"{value_us / 1e3:.3f} ms" if value_us >= 1e3 else f"{value_us:.1f} us"
+
+
+def _ratio(value: float | None) -> Text:
+    if value is None:
+        return Text("")
+    return Text(f"{value:.2f}x", style="green" if value > 1.0 else "yellow")
+
+
+def _served(row: ProblemResult) -> str:
+    if row.served is None:
+        return "nothing"
+    return "the Baseline" if row.served == Winner.BASELINE else "ours"

@@ -1,0 +1,209 @@
+"""Are children restarted when they die alone, given up when they cannot live, and gone when we are?"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import service.supervisor.child as child_module
+import service.supervisor.logfile as logfile_module
+from service.errors import ChildGaveUpError, HomeInUseError, PortTakenError
+from service.paths import Home, prepare_home
+from service.supervisor import HomeLock, Running, setup
+from service.supervisor.child import Child, ChildSpec
+from service.supervisor.lock import running
+from service.supervisor.logfile import LogFile
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return prepare_home(tmp_path / "home")
+
+
+@pytest.fixture
+def make(home: Home) -> Iterator[Callable[[str], Child]]:
+    made: list[Child] = []
+
+    def build(code: str, told: list[str] | None = None) -> Child:
+        lines: list[str] = [] if told is None else told
+        spec = ChildSpec("probe", (sys.executable, "-c", code))
+        child = Child(spec, os.environ, home.logs, lambda name, text: lines.append(f"{name}: {text}"))
+        made.append(child)
+        return child
+
+    yield build
+    for child in made:
+        child.terminate()
+        child.wait(time.monotonic())
+
+
+def _poll_until(child: Child, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        child.poll()
+        time.sleep(0.02)
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_killed_child_comes_back_and_its_own_children_are_gone(
+    make: Callable[..., Child], home: Home
+) -> None:
+    told: list[str] = []
+    child = make(
+        "import subprocess, time; p = subprocess.Popen(['sleep', '60']);"
+        " print('grandchild', p.pid, flush=True); time.sleep(60)",
+        told,
+    )
+    child.start()
+    first = child.pid
+    assert first is not None
+    log = home.logs / "probe.log"
+    _poll_until(child, lambda: log.exists() and "grandchild" in log.read_text())
+    grandchild = int(re.findall(r"grandchild (\d+)", log.read_text())[0])
+    os.kill(first, signal.SIGKILL)
+    _poll_until(child, lambda: child.pid not in (None, first))
+    assert _gone(grandchild)
+    assert child.restarts == 1
+    assert told == ["probe: ended (killed by SIGKILL) after 0 s; restarting"] or "SIGKILL" in told[0]
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_one_that_cannot_live_is_given_up_with_its_last_words(
+    make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(child_module, "BACKOFF_MOST_S", 0.02)
+    child = make("import sys; sys.exit('the moon is in the wrong house')")
+    child.start()
+    with pytest.raises(ChildGaveUpError) as caught:
+        _poll_until(child, lambda: False)
+    text = str(caught.value)
+    assert "the moon is in the wrong house" in text
+    assert "probe.log" in text
+    assert "exit code 1" in text
+    assert "\n" not in text
+
+
+def test_errors_in_a_log_reach_the_person(make: Callable[..., Child], home: Home) -> None:
+    told: list[str] = []
+    child = make(
+        "from service.bus import setup_logs; import structlog, time; setup_logs();"
+        "log = structlog.get_logger('x'); log.info('quiet'); log.error('loud', n=1); time.sleep(60)",
+        told,
+    )
+    child.start()
+    _poll_until(child, lambda: bool(told))
+    assert told == ["probe: loud n=1"]
+    assert "quiet" in (home.logs / "probe.log").read_text()
+
+
+def test_one_that_ignores_sigterm_is_killed(make: Callable[..., Child]) -> None:
+    child = make(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "print('[error] ready', flush=True); time.sleep(60)",
+        told := [],
+    )
+    child.start()
+    _poll_until(child, lambda: bool(told))
+    pid = child.pid
+    assert pid is not None
+    started = time.monotonic()
+    child.terminate()
+    child.wait(time.monotonic() + 0.3)
+    assert time.monotonic() - started < 2.0
+    assert _gone(pid)
+
+
+def test_logs_are_rotated_by_size(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfile_module, "MOST_BYTES", 1000)
+    log = LogFile(home.logs / "x.log")
+    for number in range(200):
+        log.write(f"line {number:03d} of this log\n".encode())
+    log.close()
+    names = sorted(path.name for path in home.logs.iterdir())
+    assert names == ["x.log", "x.log.1", "x.log.2"]
+    assert all((home.logs / name).stat().st_size <= 1100 for name in names)
+    assert (home.logs / "x.log").read_text().endswith("line 199 of this log\n")
+    log = LogFile(home.logs / "no" / "such" / "folder.log")
+    log.write(b"dropped\n")  # a log that cannot be written stops nothing
+    assert list(log.last_lines) == ["dropped"]
+
+
+def test_one_supervisor_a_home(home: Home) -> None:
+    me = Running(os.getpid(), "serve", "sqlite:///x", "http://127.0.0.1:1")
+    assert running(home) is None
+    lock = HomeLock(home)
+    lock.acquire(me)
+    assert running(home) == me
+    with pytest.raises(HomeInUseError) as caught:
+        HomeLock(home).acquire(me)
+    assert str(os.getpid()) in str(caught.value)
+    assert "http://127.0.0.1:1" in str(caught.value)
+    lock.release()
+    assert running(home) is None
+    assert HomeLock(home).try_acquire(me)
+
+
+def test_the_lock_of_a_killed_supervisor_is_free(home: Home) -> None:
+    code = (
+        "import os, sys, time; from pathlib import Path; from service.paths import Home;"
+        "from service.supervisor import HomeLock, Running;"
+        f"HomeLock(Home(Path({str(home.root)!r}))).acquire(Running(os.getpid(), 'serve', 'd', None));"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    # The lock object must stay alive in the child, so it is kept by its name.
+    code = code.replace("HomeLock(Home", "lock = HomeLock(Home").replace(").acquire", "); lock.acquire")
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    lock = HomeLock(home)
+    me = Running(os.getpid(), "serve", "d", None)
+    assert not lock.try_acquire(me)
+    holder.kill()
+    holder.wait()
+    assert running(home) is None
+    assert lock.try_acquire(me)
+    lock.release()
+
+
+def test_ports() -> None:
+    free = setup.free_port("127.0.0.1", 0)
+    assert free > 1023
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTakenError, match=rf"Port {port} .*--port"):
+            setup.free_port("127.0.0.1", port)
+    with pytest.raises(PortTakenError, match=r"192\.0\.2\.1"):
+        setup.free_port("192.0.2.1", 0)
+    with pytest.raises(PortTakenError, match="not an address"):
+        setup.free_port("no-such-host.invalid", 0)
+
+
+def test_the_admin_token_is_made_once_and_private(home: Home) -> None:
+    token = setup.admin_token(home, None)
+    assert len(token) >= 32
+    assert setup.admin_token(home, None) == token
+    assert stat.S_IMODE(home.token.stat().st_mode) == 0o600
+    home.token.chmod(0o644)
+    assert setup.admin_token(home, None) == token
+    assert stat.S_IMODE(home.token.stat().st_mode) == 0o600
+    assert setup.admin_token(home, "given-by-environment") == "given-by-environment"

@@ -1,0 +1,124 @@
+"""Would `docker compose up` start what this repository holds? Without Docker: parse and resolve."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = [name for name, service in SERVICES.items() if "build" in service]
+
+
+def test_the_cluster_is_all_there() -> None:
+    assert set(SERVICES) == {"postgres", "valkey", "migrate", "api", "search", "compile", "measure"}
+    assert set(OURS) == {"migrate", "api", "search", "compile", "measure"}
+    major = re.fullmatch(r"postgres:(\d+).*", SERVICES["postgres"]["image"])
+    assert major is not None
+    assert int(major[1]) >= 15
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_long_running_services_are_watched(name: str) -> None:
+    service = SERVICES[name]
+    if name == "migrate":
+        assert service["restart"] == "no"
+        return
+    assert service["restart"] == "unless-stopped"
+    assert service["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+    # A probe that asks Celery restarts busy workers (CE-14).
+    assert "celery" not in " ".join(service["healthcheck"]["test"])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_dependencies_and_volumes_exist(name: str) -> None:
+    service = SERVICES[name]
+    for other, rule in service["depends_on"].items():
+        expected = "service_completed_successfully" if other == "migrate" else "service_healthy"
+        assert rule == {"condition": expected}
+        assert other == "migrate" or "healthcheck" in SERVICES[other]
+    for volume in service.get("volumes", []):
+        source = volume.split(":")[0]
+        assert source in COMPOSE["volumes"] or source.startswith("${ROOFTILE_HOST_LOCKS")
+    environment = service["environment"]
+    assert environment["ROOFTILE_DATABASE_URL"].startswith("postgresql://")
+    assert environment["ROOFTILE_BROKER_URL"] == "redis://valkey:6379/0"
+
+
+def test_who_excludes_each_other_on_a_host_shares_its_locks() -> None:
+    for name in ("search", "compile", "measure"):
+        assert any(volume.endswith(":/run/lock") for volume in SERVICES[name]["volumes"])
+
+
+def test_the_broker_loses_nothing_to_eviction() -> None:
+    command = SERVICES["valkey"]["command"]
+    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+
+
+def test_nothing_but_the_api_is_open_and_only_to_this_host() -> None:
+    ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert ports == {"api": ["127.0.0.1:8417:8417"]}
+
+
+def _commands() -> list[tuple[str, ...]]:
+    commands = {tuple(SERVICES[name]["command"]) for name in OURS}
+    commands |= {
+        tuple(SERVICES[name]["healthcheck"]["test"][1:]) for name in OURS if name not in ("api", "migrate")
+    }
+    return sorted(commands)
+
+
+@pytest.mark.parametrize("command", _commands(), ids=" ".join)
+def test_each_command_is_a_real_entry_point(command: tuple[str, ...], tmp_path: Path) -> None:
+    """With --help behind it: every word and option before it is known to the program."""
+    program = {
+        "python": [sys.executable],
+        "rooftile": [str(Path(sys.executable).with_name("rooftile"))],
+    }[command[0]]
+    done = subprocess.run(
+        [*program, *command[1:], "--help"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False,
+        env={**os.environ, "ROOFTILE_HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
+    assert not (tmp_path / "home").exists()  # asking for help does nothing
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docker").glob("Dockerfile.*")), ids=lambda path: path.name)
+def test_dockerfiles_copy_what_is_there_and_what_the_build_needs(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    copied: set[str] = set()
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["COPY"]:
+            copied |= set(words[1:-1])
+    assert all((ROOT / name).exists() for name in copied)
+    assert {
+        "client",
+        "service",
+        "worker",
+        "search_space",
+        "kernels",
+        "migrations",
+        "pyproject.toml",
+    } <= copied
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied <= allowed  # .dockerignore lets them into the build
+    assert any(line.startswith("USER rooftile") for line in lines)
+    version = re.search(r"^FROM python:3\.(\d+)", path.read_text(), re.M)
+    assert version is not None
+    assert int(version[1]) >= 11
+
+
+def test_each_dockerfile_is_used() -> None:
+    used = {SERVICES[name]["build"]["dockerfile"] for name in OURS}
+    assert used == {f"docker/{path.name}" for path in (ROOT / "docker").glob("Dockerfile.*")}
