@@ -2,8 +2,8 @@
 
 An artifact lives under ROOFTILE_HOME/cache/<arch>/<sha256>.so: the arch is in the path because a home may be
 shared by machines of different kinds, the hash because the name then says what the bytes must be. Every load
-hashes the file again; a wrong one is deleted and fetched once more. There are raw bytes and nothing else here:
-no pickle, no code that is not named by its hash.
+hashes the file again; a wrong one is deleted and fetched once more. There are raw bytes and nothing else
+here: no pickle, no code that is not named by its hash.
 
 The folder must belong to this user alone (mode 0700), for whoever can write it can make us run code. Where it
 does not, or cannot be made or written, the cache says so once and works without it: bytes are then kept in a
@@ -111,7 +111,8 @@ class ArtifactCache:
         """True when the file is there and right. A wrong one is deleted: it can only mislead."""
         try:
             # A link could lead to a folder that others write; regular files only.
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(path, flags), "rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             return False
@@ -134,7 +135,7 @@ class ArtifactCache:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, path)
+            Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
@@ -175,7 +176,8 @@ def why_not_private(folder: Path) -> str | None:
     if status.st_uid != os.geteuid():
         return f"{folder} belongs to user {status.st_uid}, not to {os.geteuid()}"
     if status.st_mode & 0o077:
-        return f"{folder} has mode {stat.S_IMODE(status.st_mode):04o}; others must have no rights on it (chmod 700)"
+        mode = stat.S_IMODE(status.st_mode)
+        return f"{folder} has mode {mode:04o}; others must have no rights there (chmod 700)"
     return None
 
 

@@ -44,7 +44,12 @@ def service_url(url: str | None = None) -> str:
     chosen = url or os.environ.get("ROOFTILE_URL", "").strip() or DEFAULT_URL
     parts = urlsplit(chosen)
     try:
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.fragment
+        valid = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and not parts.query
+            and not parts.fragment
+        )
         valid = valid and (parts.port is None or parts.port > 0)
     except ValueError:  # a port that is no number
         valid = False
@@ -93,7 +98,12 @@ class Transport:
     # -- one request ------------------------------------------------------------------------------------
 
     def _json(
-        self, method: str, path: str, query: Mapping[str, str | None] | None, body: Any, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | None] | None,
+        body: Any,
+        headers: Mapping[str, str],
     ) -> Answer:
         response, content = self._request(method, path, query, body, headers, MAX_JSON_BYTES)
         if response.status == 204:
@@ -105,7 +115,9 @@ class Transport:
             data = json.loads(content)
         except ValueError as error:
             # A captive portal, a proxy's page, another program on that port.
-            raise ServiceUnreachable(f"{self.url} answers, but not like a Rooftile service: {error}") from error
+            raise ServiceUnreachable(
+                f"{self.url} answers, but not like a Rooftile service: {error}"
+            ) from error
         return Answer(response.status, data, dict(response.headers))
 
     def _request(
@@ -141,9 +153,8 @@ class Transport:
         if 200 <= response.status < 300:
             return response, content
         if 300 <= response.status < 400:
-            raise ServiceUnreachable(
-                f"{self.url} redirects to {response.headers.get('Location', 'nowhere')!r}; set ROOFTILE_URL to that"
-            )
+            target = response.headers.get("Location", "nowhere")
+            raise ServiceUnreachable(f"{self.url} redirects to {target!r}; set ROOFTILE_URL to that")
         raise ServiceError(response.status, _problem_of(response, content))
 
     def _content(self, response: urllib3.BaseHTTPResponse, path: str, limit_bytes: int) -> bytes:

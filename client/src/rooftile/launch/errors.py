@@ -1,6 +1,6 @@
 """Which errors does the launcher raise, and which of them may be answered with the Baseline instead?
 
-LaunchError (rooftile.errors)   the call itself is wrong: a shape, a dtype, a missing operand, out over an input
+LaunchError (rooftile.errors)   the call is wrong: a shape, a dtype, a missing operand, out over an input
 └── UnsuitableError             the call is right, but this plan cannot do it: strides, alignment, ranges
 ArtifactError (rooftile.errors) the shared object does not load, or lacks what the plan names
 """

@@ -109,13 +109,13 @@ class GemmCall:
         at_c = at_bias = at_residual = 0
         if c is not None or bias is not None or residual is not None:
             if c is not None:
-                c = as_array("c", c)
+                c = c if type(c) is ndarray else as_array("c", c)
                 at_c = address_of(c)
             if bias is not None:
-                bias = as_array("bias", bias)
+                bias = bias if type(bias) is ndarray else as_array("bias", bias)
                 at_bias = address_of(bias)
             if residual is not None:
-                residual = as_array("residual", residual)
+                residual = residual if type(residual) is ndarray else as_array("residual", residual)
                 at_residual = address_of(residual)
             low |= at_c | at_bias | at_residual
             form = tuple(None if x is None else (x.shape, x.strides, x.dtype) for x in (c, bias, residual))
@@ -133,11 +133,14 @@ class GemmCall:
         if (at_a < end and at_out < at_a + known.span_a) or (at_b < end and at_out < at_b + known.span_b):
             check_overlap(out, [("a", a), ("b", b)])
         if form is not None:
-            for name, x, start, span in zip(
-                ("c", "bias", "residual"), (c, bias, residual), (at_c, at_bias, at_residual), known.spans, strict=True
-            ):
-                if start < end and at_out < start + span:
-                    check_overlap(out, [(name, x)])
+            span_c, span_bias, span_residual = known.spans
+            # The same strides too, so exactly c: allowed, and common enough to be told without numpy.
+            if at_c < end and at_out < at_c + span_c and not (at_c == at_out and c.strides == out.strides):
+                check_overlap(out, [("c", c)])
+            if at_bias < end and at_out < at_bias + span_bias:
+                check_overlap(out, [("bias", bias)])
+            if at_residual < end and at_out < at_residual + span_residual:
+                check_overlap(out, [("residual", residual)])
             if beta == 0.0:
                 at_c = 0  # not to be read: what lies there may be NaN
         steps = known.steps
@@ -157,7 +160,9 @@ class GemmCall:
                     values = (at_a, at_b, at_c, at_out, at_bias, at_residual, 0, alpha, beta)
                     execute(self._pool, steps.bind(values, 0))
             except (OverflowError, struct.error) as error:
-                raise LaunchError(f"alpha={alpha!r} or beta={beta!r} is no number of the kernel's kind") from error
+                raise LaunchError(
+                    f"alpha={alpha!r} or beta={beta!r} is no number of the kernel's kind"
+                ) from error
         return out if given_out is None else given_out
 
     def _learn(self, key: Any, arrays: dict[str, Array], beta: float) -> _Known:
@@ -189,7 +194,9 @@ class GemmCall:
                 start = address_of(array) | (self._align_mask + 1)
                 align[name] = start & -start
                 if align[name] < array.itemsize:
-                    raise UnsuitableError(f"{name} starts at no multiple of its {array.itemsize}-byte elements")
+                    raise UnsuitableError(
+                        f"{name} starts at no multiple of its {array.itemsize}-byte elements"
+                    )
             if reasons := self._plan.check(names, align):
                 raise UnsuitableError(f"{self._plan.family} cannot run this call: {'; '.join(reasons)}")
         except UnsuitableError:
@@ -200,7 +207,7 @@ class GemmCall:
 
 
 def _span_bytes(array: Array) -> int:
-    """Bytes from an array's first element to the end of its last; strides are not negative here or refused."""
+    """Bytes from an array's first element to the end of its last; no stride is negative here."""
     if array.size == 0:
         return 0
     reach = sum(s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 from typing import Any
@@ -31,10 +32,8 @@ class Workspace:
         if huge:
             start = -(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
             if hasattr(mmap, "MADV_HUGEPAGE"):
-                try:
+                with contextlib.suppress(OSError):  # a kernel without huge pages: only slower
                     self._map.madvise(mmap.MADV_HUGEPAGE)
-                except OSError:  # a kernel without huge pages: only slower
-                    pass
         self.address = start
         self.size_bytes = size_bytes
 

@@ -116,7 +116,9 @@ def check_absent(problem: Gemm, scale_a: object, scale_b: object, stream: object
     """Refuses what a call on the CPU has no use for."""
     for name, scale, spec in (("a", scale_a, problem.scale.a), ("b", scale_b, problem.scale.b)):
         if scale is not None and spec is None:
-            raise LaunchError(f"scale_{name} was given, but the problem has no such scale (scale.{name} is null)")
+            raise LaunchError(
+                f"scale_{name} was given, but the problem has no such scale (scale.{name} is null)"
+            )
         if spec is not None:
             raise LaunchError(f"scaled operands do not run on the CPU (scale.{name} is {spec.to_json()})")
     if stream is not None:
@@ -166,15 +168,15 @@ def pitches(name: str, array: Array) -> Operand:
     # The stride of a dimension of length 1 is never used, and numpy leaves anything in it.
     if cols > 1 and strides[-1] != item:
         raise UnsuitableError(
-            f"{name} has strides {array.strides} bytes for shape {array.shape}: its last dimension must be "
-            f"contiguous (stride {item}); pass such an array, or ask for the problem with {name}'s other layout"
+            f"{name} has strides {array.strides} bytes for shape {array.shape}: its last dimension must "
+            f"be contiguous (stride {item}); pass such an array, or ask for {name}'s other layout"
         )
     ld = _elements(name, array, strides[-2], item) if rows > 1 else cols
     step = _elements(name, array, strides[0], item) if batch > 1 else rows * ld
     if ld < cols or step < 0:
         raise UnsuitableError(
-            f"{name} has strides {array.strides} bytes for shape {array.shape}: rows must follow each other at "
-            f"a pitch of at least {cols} elements, batch entries in rising order"
+            f"{name} has strides {array.strides} bytes for shape {array.shape}: rows must follow each "
+            f"other at a pitch of at least {cols} elements, batch entries in rising order"
         )
     span = ((batch - 1) * step + (rows - 1) * ld + cols) * item
     return Operand(batch, rows, cols, ld, step, span)
@@ -182,12 +184,16 @@ def pitches(name: str, array: Array) -> Operand:
 
 def _elements(name: str, array: Array, stride_bytes: int, item: int) -> int:
     if stride_bytes % item:
-        raise UnsuitableError(f"{name} has strides {array.strides} bytes: no multiples of its {item}-byte elements")
+        raise UnsuitableError(
+            f"{name} has strides {array.strides} bytes: no multiples of its {item}-byte elements"
+        )
     return stride_bytes // item
 
 
 def check_out(out: Array) -> None:
     """Two elements of out in one place would be written twice, by different threads."""
+    if out.size == 0:
+        return
     used = sorted((abs(s), n) for s, n in zip(out.strides, out.shape, strict=True) if n > 1)
     reach = out.itemsize
     for stride, length in used:

@@ -73,6 +73,8 @@ class Pool:
         # fork reaches them without any check on the way.
         self.handle = ctypes.c_void_p(None)
         self._start()
+        # Not at exit: other threads of the program may still be inside a kernel, and the system ends ours.
+        weakref.finalize(self, _destroy, self._destroy, self.handle).atexit = False
         _pools.add(self)
 
     def _start(self) -> None:
@@ -113,9 +115,13 @@ class Pool:
 
     def close(self) -> None:
         """End the threads. Only for pools of one's own (tests, workers), never for one from get_pool."""
-        handle, self.handle.value = self.handle.value, None
-        if handle is not None:
-            self._destroy(ctypes.c_void_p(handle))
+        _destroy(self._destroy, self.handle)
+
+
+def _destroy(function: Any, handle: ctypes.c_void_p) -> None:
+    address, handle.value = handle.value, None
+    if address is not None:
+        function(ctypes.c_void_p(address))
 
 
 def get_pool(so_path: str | os.PathLike[str], threads: int) -> Pool:

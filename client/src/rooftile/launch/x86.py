@@ -1,7 +1,8 @@
 """How is an x86 artifact run on arrays of this process?
 
-`X86Kernel` loads the shared object once and works the plan out once for each set of shapes and strides. Called
-with arrays it checks them and runs; `prepare` is the level below, with bare addresses, which the worker times.
+`X86Kernel` loads the shared object once and works the plan out once for each set of shapes and strides.
+Called with arrays it checks them and runs; `prepare` is the level below, with bare addresses, which the
+worker times.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Prepared:
 
     __slots__ = ("_calls", "_locked", "_pool", "_workspace", "workspace_bytes")
 
-    def __init__(self, pool: Pool, calls: list[Call], locked: bool, workspace: Workspace | None, size: int) -> None:
+    def __init__(
+        self, pool: Pool, calls: list[Call], locked: bool, workspace: Workspace | None, size: int
+    ) -> None:
         self._pool = pool
         self._calls = calls
         self._locked = locked
@@ -72,10 +75,13 @@ class X86Kernel:
             self._call = GemmCall(problem, plan, self.functions, pool, open_sizes)
 
     def prepare(
-        self, names: Mapping[str, int], pointers: Mapping[str, int], scalars: Mapping[str, float] | None = None
+        self,
+        names: Mapping[str, int],
+        pointers: Mapping[str, int],
+        scalars: Mapping[str, float] | None = None,
     ) -> Prepared:
-        """Bind the plan to sizes (the plan's names; `threads` is the pool's unless given), addresses by buffer
-        name, and scalars. Without a `workspace` among the pointers it gets its own. Refuses sizes and
+        """Bind the plan to sizes (the plan's names; `threads` is the pool's unless given), addresses by
+        buffer name, and scalars. Without a `workspace` among the pointers it gets its own. Refuses sizes and
         alignments that the plan is not valid for. A result without elements needs no run, and gets none."""
         known = {"threads": self.pool.threads, "sm_count": 0, **names}
         align = {name: address & -address for name, address in pointers.items() if address}
@@ -114,7 +120,7 @@ class X86Kernel:
         scale_b: Any = None,
         stream: Any = None,
     ) -> Any:
-        """out = activation(alpha * A @ B + beta * C + bias) + residual on arrays; gives `out`, made where None.
+        """out = activation(alpha * A @ B + beta * C + bias) + residual on arrays; gives `out`, new if None.
 
         LaunchError when the call is wrong; UnsuitableError when it is right but beyond this plan."""
         if self._call is None:
