@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
@@ -96,12 +97,16 @@ def _device(_settings: Settings) -> Check:
 
 
 def compilers() -> Iterator[tuple[str, list[str]]]:
-    """C compilers of this machine as (name, command), best first; the wheel's last."""
+    """C compilers of this machine as (name, command), in the order the compile worker tries them."""
     chosen = os.environ.get("CC")
-    for name in ([chosen] if chosen else []) + ["gcc", "clang", "cc"]:
-        path = shutil.which(name)
-        if path:
-            yield name, [path]
+    if chosen:
+        command = shlex.split(chosen)
+        if command and shutil.which(command[0]):
+            yield command[0], command
+        return
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            yield name, [name]
     if importlib.util.find_spec("ziglang") is not None:
         yield "zig", [sys.executable, "-m", "ziglang", "cc"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 import typer.main
-from rooftile.errors import RooftileError
+from rooftile.errors import FieldError, RooftileError
 
 from service.errors import OperationError
 from service.store.errors import StoreError
@@ -42,6 +42,9 @@ def guarded(call: Callable[[], int], *, as_json: bool = False) -> int:
     """
     try:
         return call()
+    except FieldError as error:
+        _fail(_one_line(error), as_json)
+        return WRONG_USE
     except (OperationError, StoreError, RooftileError) as error:
         return _fail(_one_line(error), as_json)
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from service.cli.common import FAILED, print_json, run_app
 from service.doctor import Check, State, examine
@@ -15,7 +16,7 @@ from service.settings import get_settings
 
 app = typer.Typer(add_completion=False)
 
-_MARKS = {State.OK: "[green]ok[/]", State.NOTE: "[yellow]note[/]", State.MISSING: "[red]missing[/]"}
+_STYLES = {State.OK: "green", State.NOTE: "yellow", State.MISSING: "bold red"}
 
 
 @app.command()
@@ -38,8 +39,8 @@ def _show(checks: Sequence[Check]) -> None:
     table.add_column(overflow="fold")
     for check in checks:
         text = check.found + (f"\n{check.fix}" if check.fix else "")
-        table.add_row(_MARKS[check.state], check.name, text)
-    Console(highlight=False).print(table, markup=True)
+        table.add_row(Text(str(check.state), style=_STYLES[check.state]), check.name, Text(text))
+    Console(highlight=False).print(table)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from rooftile import problem_args
-
-from service.errors import OperationError
 
 _EXAMPLES = """\
 examples:
