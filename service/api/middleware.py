@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import PROBLEM_JSON, TooLargeError
+from service.api.errors import PROBLEM_JSON, ApiError, TooLargeError, UnavailableError
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -51,6 +51,31 @@ class SecurityHeaders:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+class Overload:
+    """503 at once when more requests are under way than could be answered soon; streams do not count."""
+
+    def __init__(self, app: ASGIApp, most: int = 256) -> None:
+        self.app = app
+        self.most = most
+        self.under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].endswith("/events"):
+            await self.app(scope, receive, send)
+            return
+        if self.under_way >= self.most:
+            await _send_problem(
+                send,
+                UnavailableError("The service is overloaded; ask again later.", headers={"Retry-After": "1"}),
+            )
+            return
+        self.under_way += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.under_way -= 1
 
 
 class BodyLimit:
@@ -167,7 +192,7 @@ def matches(wanted: Iterable[str], etag: str) -> bool:
     )
 
 
-async def _send_problem(send: Send, error: TooLargeError) -> None:
+async def _send_problem(send: Send, error: ApiError) -> None:
     body = json.dumps(error.problem()).encode()
     headers = {"Content-Type": PROBLEM_JSON, "Content-Length": str(len(body)), **error.headers}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

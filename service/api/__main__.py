@@ -1,0 +1,80 @@
+"""How does the API run as a process: `python -m service.api --host H --port P`?"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.api.app import create_app, state_of_app
+from service.bus import be_child
+from service.errors import OperationError, PortTakenError
+from service.settings import get_settings
+from service.store.errors import StoreError
+
+# Streams notice a shutdown within one poll; what is still open after this is cut.
+GRACE_S = 2
+
+
+class _Server(uvicorn.Server):
+    """Tells the streams to end as soon as a signal arrives: uvicorn alone would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        state_of_app(self._app).stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, or PortTakenError in one sentence."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise PortTakenError(f"Cannot listen on {host} port {port}: {error}.") from None
+    return listener
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code 0 after a shutdown by signal, 2 wrong use, 1 anything else."""
+    parser = argparse.ArgumentParser(prog="python -m service.api", description="Rooftile's REST API.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine)")
+    parser.add_argument("--port", type=int, default=8417, help="port to listen on; 0 takes a free one")
+    arguments = parser.parse_args(argv)
+    be_child()
+    try:
+        app = create_app(get_settings(), check=True)
+        with listen(arguments.host, arguments.port) as listener:
+            host, port = listener.getsockname()[:2]
+            print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+            config = uvicorn.Config(
+                app,
+                log_config=None,
+                # The access log would keep one-time login codes and page tokens.
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE_S,
+                limit_concurrency=512,
+                lifespan="on",
+            )
+            _Server(config, app).run(sockets=[listener])
+    except (OperationError, StoreError) as error:
+        print(f"rooftile: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""How is the application put together: one database, the routes, the handlers, the layers around them?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from service.api import handlers, openapi
+from service.api.body import MAX_BODY_BYTES
+from service.api.middleware import BodyLimit, Conditional, Overload, SecurityHeaders
+from service.api.routes import artifacts, demand, devices, health, jobs, releases, trials
+from service.api.state import REQUEST_THREADS, STREAM_THREADS, AppState
+from service.bus import Doorbell
+from service.settings import Settings
+from service.store import tokens
+from service.store.database import Database
+from service.store.enums import Scope
+from service.web.app import as_page, mount
+
+VERSION = "0.1.0"
+
+
+def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
+    """The ASGI application. With `check` the database must answer now (StoreError says what is wrong)."""
+    # Each thread holds at most one connection, so the pool is as large as the threads and never waited for.
+    database = Database(
+        settings.database_url,
+        name="rooftile-api",
+        pool_size=4,
+        max_overflow=REQUEST_THREADS + STREAM_THREADS - 4,
+    )
+    state = AppState(settings=settings, database=database, doorbell=Doorbell(settings))
+    if check:
+        database.ping()
+    if settings.token_text is not None:
+        _admit(state, settings.token_text)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
+        yield
+        state.stopping.set()
+        state.doorbell.close()
+        database.close()
+
+    app = FastAPI(
+        title="Rooftile",
+        version=VERSION,
+        description="Finds, proves and serves the fastest schedule of a kernel.",
+        # Their pages load scripts from elsewhere; no request of ours leaves the host.
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(Overload),
+            Middleware(Conditional),
+            Middleware(BodyLimit, max_bytes=MAX_BODY_BYTES),
+        ],
+    )
+    app.state.rooftile = state
+    for module in (health, jobs, trials, releases, artifacts, devices, demand):
+        app.include_router(module.router)
+    mount(app)
+    handlers.install(app, as_page)
+    openapi.install(app)
+    return app
+
+
+def state_of_app(app: FastAPI) -> AppState:
+    state = app.state.rooftile
+    assert isinstance(state, AppState)
+    return state
+
+
+def _admit(state: AppState, token: str) -> None:
+    """Make ROOFTILE_TOKEN the admin token, as the supervisor does for its own."""
+    state.database.run(lambda s: tokens.ensure(s, "ROOFTILE_TOKEN", {Scope.ADMIN}, token))

@@ -1,0 +1,158 @@
+"""Who is asking, and what may they do?
+
+A program sends a bearer token. A person's browser has a session cookie, given for a one-time link; with
+a cookie, whatever is not a GET needs the session's CSRF token too (the cookie is SameSite=Strict, so
+this is the second lock). Scopes: admin holds submit, submit holds read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from service.api.errors import ForbiddenError, UnauthorizedError
+from service.api.state import AppState, state_of
+from service.store import logins, tokens
+from service.store.enums import Scope
+
+COOKIE = "rooftile_session"
+CSRF_HEADER = "X-CSRF-Token"
+CSRF_FIELD = "csrf"
+REALM = 'Bearer realm="rooftile"'
+_MAX_TOKEN = 512
+_TOUCH_EVERY_S = 60.0
+
+_HOLDS: dict[Scope, frozenset[Scope]] = {
+    Scope.READ: frozenset({Scope.READ}),
+    Scope.SUBMIT: frozenset({Scope.READ, Scope.SUBMIT}),
+    Scope.ADMIN: frozenset({Scope.READ, Scope.SUBMIT, Scope.ADMIN}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: a token, or a browser session."""
+
+    owner: str
+    """`token:7` or `session:3`: whose Idempotency-Keys these are."""
+    scopes: frozenset[Scope]
+    token_id: int | None
+    session_id: int | None
+    csrf: str | None
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes
+
+    def may_steer(self, job_token_id: int | None) -> bool:
+        """Its own jobs with submit, every job with admin."""
+        return self.may(Scope.ADMIN) or (self.may(Scope.SUBMIT) and job_token_id == self.token_id)
+
+    @property
+    def shown_scopes(self) -> list[str]:
+        return [str(scope) for scope in Scope if scope in self.scopes]
+
+
+def widen(scopes: frozenset[Scope]) -> frozenset[Scope]:
+    return frozenset[Scope]().union(*(_HOLDS[scope] for scope in scopes))
+
+
+def identify(request: Request) -> Principal | None:
+    """The principal of the token or cookie, None where there is neither; 401 for a wrong one."""
+    state = state_of(request)
+    header = request.headers.get("authorization")
+    if header is not None:
+        return _of_token(state, header)
+    cookie = request.cookies.get(COOKIE)
+    if not cookie or len(cookie) > _MAX_TOKEN:
+        return None
+    with state.database.read() as s:
+        session = logins.check(s, cookie)
+    if session is None:
+        return None
+    return Principal(
+        owner=f"session:{session.id}",
+        scopes=widen(session.scopes),
+        token_id=None,
+        session_id=session.id,
+        csrf=session.csrf,
+    )
+
+
+def _of_token(state: AppState, header: str) -> Principal:
+    kind, _, clear = header.partition(" ")
+    clear = clear.strip()
+    if kind.lower() != "bearer" or not clear or len(clear) > _MAX_TOKEN or not clear.isascii():
+        raise _unauthorized("The Authorization header has to be `Bearer TOKEN`.", "invalid_request")
+    with state.database.read() as s:
+        token = tokens.check(s, clear)
+    if token is None:
+        raise _unauthorized("This token is unknown, expired or revoked.", "invalid_token")
+    _touch(state, token.id)
+    return Principal(
+        owner=f"token:{token.id}", scopes=widen(token.scopes), token_id=token.id, session_id=None, csrf=None
+    )
+
+
+def _touch(state: AppState, token_id: int) -> None:
+    """Note that a token is in use, at most once a minute, so that reads stay reads."""
+    now = time.monotonic()
+    if now - state.touched.get(token_id, float("-inf")) >= _TOUCH_EVERY_S:
+        state.touched[token_id] = now
+        with state.database.begin() as s:
+            tokens.touch(s, token_id)
+
+
+def _unauthorized(detail: str, error: str | None = None) -> UnauthorizedError:
+    challenge = REALM if error is None else f'{REALM}, error="{error}"'
+    return UnauthorizedError(
+        detail, field="Authorization", allowed="Bearer TOKEN", headers={"WWW-Authenticate": challenge}
+    )
+
+
+def check_scope(principal: Principal, scope: Scope) -> None:
+    if not principal.may(scope):
+        raise ForbiddenError(
+            f"This needs the scope {scope}.",
+            field="Authorization",
+            value=principal.shown_scopes,
+            allowed=[str(scope)],
+            headers={"WWW-Authenticate": f'{REALM}, error="insufficient_scope", scope="{scope}"'},
+        )
+
+
+def check_csrf(principal: Principal, given: str | None) -> None:
+    """Refuse a change by cookie that does not carry the session's CSRF token."""
+    if principal.csrf is None:
+        return  # a bearer token is not sent by a browser on its own
+    if given is None or not hmac.compare_digest(given.encode("utf-8", "replace"), principal.csrf.encode()):
+        raise ForbiddenError(
+            "This form has no valid CSRF token; load the page again.",
+            field=CSRF_FIELD,
+            allowed="the page's token",
+        )
+
+
+def require(scope: Scope) -> Callable[[Request], Principal]:
+    """Dependency of a /v1 endpoint: the principal, who has this scope."""
+
+    def dependency(request: Request) -> Principal:
+        principal = identify(request)
+        if principal is None:
+            raise _unauthorized("This needs a bearer token.")
+        if request.method not in ("GET", "HEAD"):
+            check_csrf(principal, request.headers.get(CSRF_HEADER))
+        check_scope(principal, scope)
+        return principal
+
+    return dependency
+
+
+def needs(scope: Scope) -> Any:
+    """`Depends` on `require(scope)`, for the signature or the `dependencies` of a route."""
+    return Depends(require(scope))

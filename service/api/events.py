@@ -1,0 +1,95 @@
+"""How does somebody follow a job: which events, from which one on, and when does the stream end?
+
+A stream holds no database session between two looks (a few milliseconds each, on threads of their own),
+so that any number of open streams leaves the pool and the threads of ordinary requests alone. Events
+are told in the order of their ids and the stream ends after the event by which the job ended.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+import structlog
+from fastapi.sse import format_sse_event
+
+from service.api import render
+from service.api.errors import BadFieldError
+from service.api.state import AppState
+from service.store import events, jobs
+from service.store.errors import StoreError
+from service.store.records import EventRecord
+
+_log = structlog.get_logger("rooftile.api.events")
+
+POLL_S = 0.5
+PING_S = 15.0
+RETRY_MS = 1000
+_BATCH = 200
+
+HEADERS = {
+    "Cache-Control": "no-store, no-transform",
+    # nginx would hold the events back until the stream ends.
+    "X-Accel-Buffering": "no",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    rows: list[EventRecord]
+    ended: bool
+    """The job has ended, and `rows` holds all that was still to be told."""
+
+
+def parse_last_event_id(header: str | None, query: int | None) -> int:
+    """Where to go on: the header of a reconnecting browser, else ?after=, else the beginning."""
+    if header is None or not header.strip():
+        return query or 0
+    text = header.strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise BadFieldError(
+            "Last-Event-ID has to be the id of an event of this stream.", field="Last-Event-ID", value=text
+        )
+    return int(text)
+
+
+async def stream(state: AppState, job_id: int, after: int) -> AsyncIterator[bytes]:
+    """The events of a job as text/event-stream."""
+    last = after
+    yield format_sse_event(comment="rooftile", retry=RETRY_MS)
+    told = time.monotonic()
+    while not state.stopping.is_set():
+        try:
+            look = await anyio.to_thread.run_sync(_look, state, job_id, last, limiter=state.limiter())
+        except StoreError as error:
+            # The client comes back with Last-Event-ID, and by then the database may answer again.
+            _log.warning("stream cut", job_id=job_id, error=str(error))
+            return
+        for row in look.rows:
+            last = row.id
+            yield format_sse_event(
+                event=str(row.kind), id=str(row.id), data_str=json.dumps(render.event(row), allow_nan=False)
+            )
+        if look.ended:
+            yield format_sse_event(event="end", id=str(last), data_str=json.dumps({"job_id": job_id}))
+            return
+        now = time.monotonic()
+        if look.rows:
+            told = now
+        elif now - told >= PING_S:
+            told = now
+            yield format_sse_event(comment="ping")
+        if len(look.rows) < _BATCH:
+            await anyio.sleep(POLL_S)
+
+
+def _look(state: AppState, job_id: int, last: int) -> _Look:
+    with state.database.read() as s:
+        # First the job, then its events: one that ends in between is seen as ended by the next look.
+        job = jobs.get(s, job_id)
+        rows = events.after(s, last, job_id=job_id, limit=_BATCH)
+        return _Look(rows=rows, ended=(job is None or not job.open) and len(rows) < _BATCH)

@@ -1,0 +1,148 @@
+"""What is known about a job right now, put together from its rows?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy.orm import Session
+
+from service.api import render, schemas
+from service.store import events, jobs, races, releases, trials
+from service.store.enums import EntrantRole, RaceState
+from service.store.records import JobProblemRecord, JobRecord, RaceRecord, TrialRecord
+
+SHOWN_TITLES = 4
+
+
+def summary(s: Session, job: JobRecord) -> schemas.JobSummary:
+    """A job as lists show it."""
+    rows = jobs.problems(s, job.id)
+    return schemas.JobSummary(**_summary_fields(job, rows, render.counts(trials.counts(s, job_id=job.id))))
+
+
+def full(s: Session, job: JobRecord) -> schemas.Job:
+    """A job with its problems, its outcomes and the best of each problem."""
+    rows = jobs.problems(s, job.id)
+    outcomes = trials.counts(s, job_id=job.id)
+    fastest = trials.best_of_job(s, job.id)
+    raced = {
+        race.job_problem_id: race for race in races.of_job(s, job.id) if race.state is RaceState.DONE
+    }  # oldest first, so the newest of a problem stays
+    problems = [_problem(s, job, row, fastest.get(row.id), raced.get(row.id)) for row in rows]
+    return schemas.Job(
+        **_summary_fields(job, rows, render.counts(outcomes)),
+        request=dict(job.request),
+        target=dict(job.target),
+        options=dict(job.options),
+        seed=job.seed,
+        outcomes=[render.outcome(row) for row in outcomes],
+        best=next((problem.best for problem in problems if problem.best is not None), None),
+        problems=problems,
+        last_event_id=events.latest_id(s, job.id),
+    )
+
+
+def _summary_fields(
+    job: JobRecord, rows: list[JobProblemRecord], counts: Mapping[str, int]
+) -> dict[str, object]:
+    devices = dict.fromkeys(row.device_key or row.arch for row in rows)
+    return {
+        "id": job.id,
+        "state": str(job.state),
+        "reason": None if job.reason is None else str(job.reason),
+        "message": job.message,
+        "titles": [row.title for row in rows[:SHOWN_TITLES]],
+        "problem_count": len(rows),
+        "devices": list(devices),
+        "policy": dict(job.policy),
+        "budget": schemas.Budget(
+            trials=job.budget_trials, seconds=job.budget_seconds, device_seconds=job.budget_device_seconds
+        ),
+        "priority": job.priority,
+        "counts": dict(counts),
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+        "ran_s": job.ran_s,
+    }
+
+
+def _problem(
+    s: Session,
+    job: JobRecord,
+    row: JobProblemRecord,
+    fastest: TrialRecord | None,
+    race: RaceRecord | None,
+) -> schemas.JobProblem:
+    return schemas.JobProblem(
+        id=row.id,
+        position=row.position,
+        problem_key=row.problem_key,
+        layer_key=row.layer_key,
+        title=row.title,
+        problem=dict(row.problem),
+        device=row.device_key,
+        arch=row.arch,
+        weight=row.weight,
+        state=str(row.state),
+        reason=None if row.reason is None else str(row.reason),
+        message=row.message,
+        budget=schemas.Budget(
+            trials=row.budget_trials, seconds=row.budget_seconds, device_seconds=row.budget_device_seconds
+        ),
+        elapsed_s=row.elapsed_s,
+        counts=render.counts(trials.counts(s, job_problem_id=row.id)),
+        best=_best(s, job, row, fastest, race),
+    )
+
+
+def baseline_us(race: RaceRecord | None) -> float | None:
+    """The Baseline's median in this race."""
+    for entrant in race.entrants if race is not None else ():
+        if entrant.role is EntrantRole.BASELINE and entrant.measurement is not None:
+            return entrant.measurement.median_us
+    return None
+
+
+def _best(
+    s: Session,
+    job: JobRecord,
+    row: JobProblemRecord,
+    fastest: TrialRecord | None,
+    race: RaceRecord | None,
+) -> schemas.BestOfJob | None:
+    """The fastest trial; after the race by the race's times, which alone compare with the Baseline."""
+    if fastest is None:
+        return None
+    trial, time_us = fastest, fastest.time_us
+    release = None
+    if row.device_key is not None:
+        release = releases.best(s, row.problem_key, row.device_key, job.policy_key)
+        if release is not None and release.job_problem_id != row.id:
+            release = None
+    if race is not None:
+        timed = [
+            (entrant.measurement.median_us, entrant.trial_id)
+            for entrant in race.entrants
+            if entrant.trial_id is not None and entrant.measurement is not None and entrant.failure is None
+        ]
+        # A tie is broken by the release, which is what is served.
+        served = [pair for pair in timed if release is not None and pair[1] == release.trial_id]
+        if timed:
+            time_us, trial_id = min(served or timed)
+            trial = trials.get(s, trial_id) or fastest
+    if time_us is None:
+        return None
+    baseline = baseline_us(race)
+    return schemas.BestOfJob(
+        problem_key=row.problem_key,
+        title=row.title,
+        device=row.device_key,
+        trial_id=trial.id,
+        time_us=time_us,
+        baseline_time_us=baseline,
+        speedup=baseline / time_us if baseline is not None else None,
+        schedule=dict(trial.schedule),
+        schedule_text=render.schedule_text(trial.schedule),
+        release_id=None if release is None else release.id,
+    )

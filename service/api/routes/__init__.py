@@ -1,0 +1,1 @@
+"""Which endpoints does /v1 have? One module a noun; each has a `router`."""

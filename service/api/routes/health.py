@@ -1,0 +1,43 @@
+"""Does the process answer, and can it do its work?"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from service.api import schemas
+from service.api.openapi import errors
+from service.api.state import state_of
+from service.store import devices, workers
+from service.store.enums import WorkerKind
+
+router = APIRouter(tags=["health"])
+
+# Without one of each of these a job cannot get from request to release.
+_NEEDED = (WorkerKind.SEARCH, WorkerKind.COMPILE, WorkerKind.MEASURE)
+
+
+@router.get("/healthz", responses=errors(open_to_all=True), response_model=schemas.Health)
+async def healthz() -> schemas.Health:
+    """The process answers. Asks nobody: neither the database nor a thread of the pool."""
+    return schemas.Health(status="ok")
+
+
+@router.get("/readyz", responses=errors(open_to_all=True), response_model=schemas.Ready)
+def readyz(request: Request) -> schemas.Ready:
+    """The database answers and has this version's tables (else 503); which workers report."""
+    database = state_of(request).database
+    database.ping()
+    with database.read() as s:
+        alive = workers.alive(s)
+        connected = [device.key for device in devices.connected(s)]
+    by_kind: dict[str, int] = {}
+    for worker in alive:
+        by_kind[str(worker.kind)] = by_kind.get(str(worker.kind), 0) + 1
+    return schemas.Ready(
+        status="ok",
+        database=database.dialect,
+        workers=by_kind,
+        devices=connected,
+        missing=[str(kind) for kind in _NEEDED if str(kind) not in by_kind],
+    )

@@ -1,0 +1,276 @@
+"""How is a job created, seen, followed and steered?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query
+from sqlalchemy.orm import Session
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from service.api import events, jobview, pages, schemas
+from service.api.auth import Principal, needs
+from service.api.body import json_object
+from service.api.errors import BadFieldError, ConflictError, ForbiddenError, NotFoundError
+from service.api.openapi import errors, request_body
+from service.api.routes.params import MAX_ID, IdPath, LimitQuery, TokenQuery, one_of, row_id
+from service.api.state import AppState, state_of
+from service.bus import Kind
+from service.jobs import control
+from service.jobs.submit import submit
+from service.store import idempotency, jobs
+from service.store.enums import JobState, Scope
+from service.store.records import JobRecord
+
+router = APIRouter(tags=["jobs"])
+
+# How far a listing with a filter looks for rows of a page before it hands out the next page's token.
+_MOST_SCANNED = 2000
+OPS = ("gemm", "attention")
+
+_BODY = {
+    "type": "object",
+    "properties": {
+        "problem": {"type": "object", "description": "a Problem; a swept size is left out"},
+        "sweep": {"type": "object", "description": "size name -> list of values"},
+        "problems": {"type": "array", "items": {"type": "object"}},
+        "target": {"type": "object", "description": "{device} or {devices} or {arch}; default auto"},
+        "device": {"type": "string", "description": "short for target.device"},
+        "budget": {"type": "object", "description": "{trials, seconds, device_seconds}, of the whole job"},
+        "policy": {"type": "object", "description": "{cache: cold|warm, launch: graph|eager}"},
+        "seed": {"type": "integer"},
+        "force": {"type": "boolean"},
+        "priority": {"type": "integer"},
+        "families": {"type": "array", "items": {"type": "string"}},
+        "params": {"type": "object"},
+        "emulate": {"enum": ["structure", "finalists", "all", "never"]},
+    },
+}
+_EXAMPLE = {
+    "problem": {"op": "gemm", "m": 8, "n": 4096, "k": 4096, "dtype": "f32"},
+    "target": {"device": "auto"},
+    "budget": {"trials": 60, "seconds": 60},
+}
+
+
+@router.post(
+    "/v1/jobs",
+    status_code=202,
+    responses={
+        **errors(409, body=True),
+        202: {
+            "description": "The job is accepted (or an open one with the same request was found).",
+            "model": schemas.JobCreated,
+            "headers": {"Location": {"schema": {"type": "string"}, "description": "the job's path"}},
+        },
+    },
+    openapi_extra=request_body(_BODY, _EXAMPLE),
+)
+def post_job(
+    request: Request,
+    principal: Annotated[Principal, needs(Scope.SUBMIT)],
+    body: Annotated[dict[str, Any], Depends(json_object)],
+    idempotency_key: Annotated[
+        str | None, Header(description="the same key with the same body gives the first answer again")
+    ] = None,
+) -> Response:
+    """Create a tuning job. 202, Location, and the job's id."""
+    state = state_of(request)
+    key = _idempotency_key(idempotency_key)
+    answer = state.database.run(lambda s: _create(s, principal, key, body))
+    state.doorbell.ring(Kind.SEARCH, answer["id"])
+    return Response(
+        json.dumps(answer),
+        status_code=202,
+        media_type="application/json",
+        headers={"Location": answer["url"]},
+    )
+
+
+def _idempotency_key(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not text.strip() or len(text) > 200 or not text.isascii() or not text.isprintable():
+        raise BadFieldError(
+            "Idempotency-Key has to be 1 to 200 printable ASCII characters.",
+            field="Idempotency-Key",
+            value=text,
+        )
+    return text.strip()
+
+
+def _create(s: Session, principal: Principal, key: str | None, body: dict[str, Any]) -> dict[str, Any]:
+    """In one transaction: look the key up, create the job, keep the answer under the key."""
+    if key is not None:
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        before = idempotency.begin(s, principal.owner, key, digest)
+        if before is not None:
+            if before.response is None:
+                raise ConflictError(
+                    "The first request with this Idempotency-Key is still being answered.",
+                    field="Idempotency-Key",
+                    value=key,
+                    headers={"Retry-After": "1"},
+                )
+            return dict(before.response)
+    job, created = submit(s, body, token_id=principal.token_id)
+    url = f"/v1/jobs/{job.id}"
+    answer = schemas.JobCreated(
+        id=job.id,
+        state=str(job.state),
+        reason=None if job.reason is None else str(job.reason),
+        message=job.message,
+        created=created,
+        url=url,
+        events_url=f"{url}/events",
+    ).model_dump(mode="json")
+    if key is not None:
+        idempotency.finish(s, principal.owner, key, 202, answer)
+    return answer
+
+
+@router.get("/v1/jobs", dependencies=[needs(Scope.READ)], responses=errors(), response_model=schemas.JobPage)
+def list_jobs(
+    request: Request,
+    limit: LimitQuery = None,
+    page_token: TokenQuery = None,
+    state: Annotated[str | None, Query(description="only jobs in this state")] = None,
+    op: Annotated[str | None, Query(description="only jobs with a problem of this op")] = None,
+) -> schemas.JobPage:
+    """Jobs, newest first."""
+    wanted = one_of(state, tuple(str(state) for state in JobState), "state")
+    with state_of(request).database.read() as s:
+        return page_of_jobs(s, wanted, one_of(op, OPS, "op"), limit, page_token)
+
+
+def page_of_jobs(
+    s: Session, state: str | None, op: str | None, limit: int | None, token: str | None
+) -> schemas.JobPage:
+    """One page, filtered."""
+    page = pages.page("jobs", limit, token, (int,))
+    after: Any = page.after
+    rows: list[schemas.JobSummary] = []
+    scanned = 0
+    while len(rows) < page.limit and scanned < _MOST_SCANNED:
+        found = jobs.listing(
+            s,
+            states=None if state is None else [JobState(state)],
+            after=after,
+            # A row more than fits would have to be thrown away, and its place in the list with it.
+            limit=page.limit - len(rows),
+        )
+        scanned += len(found.rows)
+        rows += [
+            jobview.summary(s, job)
+            for job in found.rows
+            if op is None or any(row.problem.get("op") == op for row in jobs.problems(s, job.id))
+        ]
+        after = found.next
+        if after is None:
+            break
+    return schemas.JobPage(
+        jobs=rows, next_page_token=None if after is None else pages.encode_token("jobs", after)
+    )
+
+
+@router.get(
+    "/v1/jobs/{job_id:id}",
+    dependencies=[needs(Scope.READ)],
+    responses=errors(404),
+    response_model=schemas.Job,
+)
+def get_job(request: Request, job_id: IdPath) -> schemas.Job:
+    """A job: its state, trials by outcome, the best so far, and each of its problems."""
+    with state_of(request).database.read() as s:
+        return jobview.full(s, existing(s, row_id(job_id, "job")))
+
+
+def existing(s: Session, job_id: int) -> JobRecord:
+    job = jobs.get(s, job_id)
+    if job is None:
+        raise NotFoundError(f"There is no job {job_id}.", field="id", value=job_id)
+    return job
+
+
+@router.get(
+    "/v1/jobs/{job_id:id}/events",
+    dependencies=[needs(Scope.READ)],
+    response_class=StreamingResponse,
+    responses={
+        **errors(404),
+        200: {
+            "description": "Events job, job_problem, trial, race, release, note; last of all `end`.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+    },
+)
+def get_events(
+    request: Request,
+    job_id: IdPath,
+    after: Annotated[int | None, Query(ge=0, le=MAX_ID, description="go on after this id")] = None,
+    last_event_id: Annotated[str | None, Header(description="as a reconnecting browser sends it")] = None,
+) -> Response:
+    """The job's events as they happen, from the first one (or after Last-Event-ID); ends with the job."""
+    state = state_of(request)
+    first = events.parse_last_event_id(last_event_id, after)
+    number = row_id(job_id, "job")
+    with state.database.read() as s:
+        existing(s, number)
+    return StreamingResponse(
+        events.stream(state, number, first), media_type="text/event-stream", headers=events.HEADERS
+    )
+
+
+Move = Callable[[Session, int], JobRecord]
+
+
+def steer(state: AppState, principal: Principal, job_id: int, move: Move) -> JobRecord:
+    """Move a job that the principal may steer, and wake who has to act on it."""
+
+    def change(s: Session) -> JobRecord:
+        job = existing(s, job_id)
+        if not principal.may_steer(job.token_id):
+            raise ForbiddenError(
+                f"Job {job_id} belongs to another token; that needs the scope admin.",
+                field="id",
+                value=job_id,
+                allowed=["admin"],
+            )
+        return move(s, job_id)
+
+    moved = state.database.run(change)
+    state.doorbell.ring(Kind.SEARCH, job_id)
+    return moved
+
+
+def _steered(request: Request, principal: Principal, job_id: str, move: Move) -> schemas.Job:
+    state = state_of(request)
+    number = row_id(job_id, "job")
+    steer(state, principal, number, move)
+    with state.database.read() as s:
+        return jobview.full(s, existing(s, number))
+
+
+Steerer = Annotated[Principal, needs(Scope.SUBMIT)]
+
+
+@router.post("/v1/jobs/{job_id:id}:cancel", responses=errors(404, 409), response_model=schemas.Job)
+def cancel_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
+    """End a job; what it found stays."""
+    return _steered(request, principal, job_id, control.cancel)
+
+
+@router.post("/v1/jobs/{job_id:id}:pause", responses=errors(404, 409), response_model=schemas.Job)
+def pause_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
+    """Stop a job for now: trials in flight end, no new ones start."""
+    return _steered(request, principal, job_id, control.pause)
+
+
+@router.post("/v1/jobs/{job_id:id}:resume", responses=errors(404, 409), response_model=schemas.Job)
+def resume_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
+    """Go on with a paused job."""
+    return _steered(request, principal, job_id, control.resume)

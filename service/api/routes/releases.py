@@ -1,0 +1,166 @@
+"""What is served, what changed since a client last looked, and how is a release steered?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from sqlalchemy.orm import Session
+from starlette.requests import Request
+
+from service.api import lookup, render, schemas
+from service.api.auth import needs
+from service.api.body import json_object
+from service.api.errors import NotFoundError
+from service.api.openapi import errors, request_body
+from service.api.routes.params import MAX_ID, IdPath, Sha256Path, plain, row_id, sha256
+from service.api.state import state_of
+from service.jobs import releases as decisions
+from service.store import problems, releases
+from service.store.enums import Scope
+from service.store.records import ReleaseRecord
+
+router = APIRouter(tags=["releases"])
+
+CHANGES = 200
+
+_BEST_BODY = {
+    "type": "object",
+    "required": ["problem"],
+    "properties": {
+        "problem": {"type": "object", "description": "a Problem, short or written out"},
+        "device": {"type": "string", "default": "auto"},
+        "policy": {
+            "type": "object",
+            "properties": {"cache": {"enum": ["cold", "warm"]}, "launch": {"enum": ["graph", "eager"]}},
+        },
+    },
+}
+_BEST_EXAMPLE = {
+    "problem": {"op": "gemm", "m": 8, "n": 4096, "k": 4096, "dtype": "f32"},
+    "device": "auto",
+    "policy": {"cache": "cold"},
+}
+
+
+@router.post(
+    "/v1/best",
+    dependencies=[needs(Scope.READ)],
+    responses=errors(body=True),
+    response_model=schemas.Best,
+    openapi_extra=request_body(_BEST_BODY, _BEST_EXAMPLE),
+)
+def post_best(request: Request, body: Annotated[dict[str, Any], Depends(json_object)]) -> schemas.Best:
+    """The kernel to use for a problem on a device: always 200, with a level and the reason for it."""
+    wanted = lookup.parse(body)
+    with state_of(request).database.read() as s:
+        return lookup.best(s, wanted)
+
+
+@router.get(
+    "/v1/releases",
+    dependencies=[needs(Scope.READ)],
+    responses=errors(),
+    response_model=schemas.ReleaseChanges,
+)
+def list_changes(
+    request: Request,
+    device: Annotated[str | None, Query(max_length=200)] = None,
+    after: Annotated[int, Query(ge=0, le=MAX_ID, description="`after` of the answer before")] = 0,
+) -> schemas.ReleaseChanges:
+    """What changed since `after`, oldest change first: also what was superseded or withdrawn."""
+    with state_of(request).database.read() as s:
+        rows = releases.changes(s, after=after, device_key=plain(device, "device"), limit=CHANGES)
+    return schemas.ReleaseChanges(
+        releases=[render.release(row) for row in rows],
+        after=max((row.change_id for row in rows), default=after),
+        more=len(rows) == CHANGES,
+    )
+
+
+@router.get(
+    "/v1/problems/{key:id}",
+    dependencies=[needs(Scope.READ)],
+    responses=errors(404),
+    response_model=schemas.ProblemOut,
+)
+def get_problem(request: Request, key: Sha256Path) -> schemas.ProblemOut:
+    """A problem that was asked for before, and what is served for it on each device."""
+    name = sha256(key, "problem", "problem_key")
+    with state_of(request).database.read() as s:
+        row = problems.get(s, name)
+        if row is None:
+            raise NotFoundError(f"There is no problem {name}.", field="problem_key", value=name)
+        return lookup.problem(row, releases.for_problem(s, name))
+
+
+@router.get(
+    "/v1/layers/{key:id}/table",
+    dependencies=[needs(Scope.READ)],
+    responses=errors(404),
+    response_model=schemas.Table,
+)
+def get_table(
+    request: Request,
+    key: Sha256Path,
+    device: Annotated[str, Query(max_length=200, description="a device's key, or auto")] = "auto",
+    cache: Annotated[str | None, Query(max_length=20)] = None,
+    launch: Annotated[str | None, Query(max_length=20)] = None,
+) -> schemas.Table:
+    """The dispatch table of a layer: what is served at each tuned size on one device."""
+    name = sha256(key, "layer", "layer_key")
+    with state_of(request).database.read() as s:
+        return lookup.table(s, name, device, cache, launch)
+
+
+Decide = Callable[[Session, int], ReleaseRecord]
+
+
+def _steer(request: Request, release_id: str, decide: Decide) -> schemas.Release:
+    number = row_id(release_id, "release")
+    return render.release(state_of(request).database.run(lambda s: decide(s, number)))
+
+
+@router.post(
+    "/v1/releases/{release_id:id}:pin",
+    dependencies=[needs(Scope.ADMIN)],
+    responses=errors(404, 409),
+    response_model=schemas.Release,
+)
+def pin_release(request: Request, release_id: IdPath) -> schemas.Release:
+    """Keep serving this release, whatever later jobs find."""
+    return _steer(request, release_id, decisions.pin)
+
+
+@router.post(
+    "/v1/releases/{release_id:id}:unpin",
+    dependencies=[needs(Scope.ADMIN)],
+    responses=errors(404, 409),
+    response_model=schemas.Release,
+)
+def unpin_release(request: Request, release_id: IdPath) -> schemas.Release:
+    """Let a better release take its place again."""
+    return _steer(request, release_id, decisions.unpin)
+
+
+@router.post(
+    "/v1/releases/{release_id:id}:rollback",
+    dependencies=[needs(Scope.ADMIN)],
+    responses=errors(404, 409),
+    response_model=schemas.Release,
+)
+def rollback_release(request: Request, release_id: IdPath) -> schemas.Release:
+    """Stop serving this release and serve the one before it."""
+    return _steer(request, release_id, decisions.rollback)
+
+
+@router.post(
+    "/v1/releases/{release_id:id}:withdraw",
+    dependencies=[needs(Scope.ADMIN)],
+    responses=errors(404, 409),
+    response_model=schemas.Release,
+)
+def withdraw_release(request: Request, release_id: IdPath) -> schemas.Release:
+    """Take this release back for good; clients drop it at their next refresh."""
+    return _steer(request, release_id, decisions.withdraw)

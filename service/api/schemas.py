@@ -1,0 +1,383 @@
+"""What does each answer look like in JSON?
+
+Pydantic models of what goes out; what comes in is checked by the parsers of `rooftile.problem` and
+`service.jobs`, whose errors name the field. Times in microseconds, moments in UTC. A number that can
+pass 2^53 (flops, bytes) is sent as a float on purpose.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+JsonObject = dict[str, Any]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null")
+
+
+class Policy(Model):
+    cache: str
+    launch: str
+
+
+class Budget(Model):
+    trials: int | None
+    seconds: float | None
+    device_seconds: float | None
+
+
+class Outcome(Model):
+    state: str
+    reason: str | None
+    count: int
+
+
+class BestOfJob(Model):
+    """The fastest right trial of a problem so far; `baseline_time_us` is there once the race is run."""
+
+    problem_key: str
+    title: str
+    device: str | None
+    trial_id: int
+    time_us: float
+    baseline_time_us: float | None
+    speedup: float | None
+    schedule: JsonObject
+    schedule_text: str
+    release_id: int | None
+
+
+class JobProblem(Model):
+    id: int
+    position: int
+    problem_key: str
+    layer_key: str
+    title: str
+    problem: JsonObject
+    device: str | None
+    arch: str
+    weight: float
+    state: str
+    reason: str | None
+    message: str
+    budget: Budget
+    elapsed_s: float
+    counts: dict[str, int]
+    best: BestOfJob | None
+
+
+class JobSummary(Model):
+    id: int
+    state: str
+    reason: str | None
+    message: str
+    titles: list[str] = Field(description="of the first problems of the job")
+    problem_count: int
+    devices: list[str]
+    policy: JsonObject
+    budget: Budget
+    priority: int
+    counts: dict[str, int]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    ran_s: float
+
+
+class Job(JobSummary):
+    request: JsonObject
+    target: JsonObject
+    options: JsonObject
+    seed: int
+    outcomes: list[Outcome] = Field(description="trials by state and reason")
+    best: BestOfJob | None = Field(
+        description="of the first problem that has one; each problem has its own under `problems`"
+    )
+    problems: list[JobProblem]
+    last_event_id: int
+
+
+class JobCreated(Model):
+    """What POST /v1/jobs answers: the job itself, and whether an open one with the same request was found."""
+
+    id: int
+    state: str
+    reason: str | None
+    message: str
+    created: bool
+    url: str
+    events_url: str
+
+
+class JobPage(Model):
+    jobs: list[JobSummary]
+    next_page_token: str | None
+
+
+class Trial(Model):
+    id: int
+    job_id: int
+    job_problem_id: int
+    number: int
+    problem_key: str
+    device: str | None
+    arch: str
+    family: str
+    schedule: JsonObject
+    schedule_text: str
+    schedule_key: str
+    source: str
+    predicted_us: float | None
+    state: str
+    reason: str | None
+    stage: str
+    attempt: int
+    artifact: str | None
+    time_us: float | None
+    contended: bool
+    compile_s: float | None
+    device_s: float | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class TrialPage(Model):
+    trials: list[Trial]
+    next_page_token: str | None
+
+
+class Verdict(Model):
+    kind: str
+    passed: bool
+    seeds: list[int]
+    checks: list[JsonObject]
+    max_error: float | None
+    bound: float | None
+
+
+class Measurement(Model):
+    policy: JsonObject
+    samples_us: list[float]
+    median_us: float
+    q10_us: float | None
+    q90_us: float | None
+    runs: int
+    contended: bool
+    environment: JsonObject
+    started_at: datetime
+
+
+class TrialDetail(Trial):
+    problem: JsonObject
+    title: str
+    schedule_long: str
+    pool: str | None
+    launch: JsonObject | None
+    toolchain: JsonObject | None
+    resources: JsonObject | None
+    log: str
+    evidence: JsonObject
+    verdicts: list[Verdict]
+    measurements: list[Measurement]
+    repeat: str = Field(description="a command that tries this schedule again")
+    repeat_request: JsonObject = Field(description="the same as a body of POST /v1/jobs")
+
+
+class Release(Model):
+    release_id: int
+    change_id: int
+    state: str
+    pinned: bool
+    generation: int
+    level: str = Field(description="exact, or baseline where the vendor's kernel won")
+    problem_key: str
+    layer_key: str
+    problem: JsonObject
+    title: str
+    device: str
+    arch: str
+    policy: JsonObject
+    family: str | None
+    schedule: JsonObject | None
+    schedule_text: str | None
+    time_us: float
+    baseline_time_us: float | None
+    artifact: str | None
+    pool: str | None
+    launch: JsonObject | None
+    toolchain: JsonObject | None
+    noise: JsonObject
+    tie_set: list[JsonObject]
+    baseline: JsonObject
+    reason: str
+    job_id: int
+    trial_id: int | None
+    created_at: datetime
+    published_at: datetime | None
+    ended_at: datetime | None
+
+
+class ReleaseChanges(Model):
+    releases: list[Release]
+    after: int = Field(description="pass it as `after` the next time")
+    more: bool
+
+
+class Best(Model):
+    """The answer of a lookup; everything but level, reason, problem_key, device and policy may be null."""
+
+    level: str = Field(description="exact, stale, baseline or none")
+    reason: str
+    problem_key: str
+    problem: JsonObject
+    device: str | None
+    policy: JsonObject
+    release_id: int | None
+    generation: int | None
+    arch: str | None
+    family: str | None
+    schedule: JsonObject | None
+    schedule_text: str | None
+    time_us: float | None
+    baseline_time_us: float | None
+    artifact: str | None
+    pool: str | None
+    launch: JsonObject | None
+    toolchain: JsonObject | None
+    noise: JsonObject | None
+    tie_set: list[JsonObject] | None
+    published_at: datetime | None
+
+
+class ProblemOut(Model):
+    problem_key: str
+    layer_key: str
+    op: str
+    title: str
+    problem: JsonObject
+    flops: float
+    min_bytes: float
+    releases: list[Release]
+
+
+class TableRow(Model):
+    sizes: dict[str, int]
+    problem_key: str
+    release_id: int
+    level: str
+    time_us: float
+    baseline_time_us: float | None
+    artifact: str | None
+    pool: str | None
+    schedule: JsonObject | None
+    schedule_text: str | None
+    launch: JsonObject | None
+
+
+class Table(Model):
+    layer_key: str
+    device: str
+    policy: JsonObject | None
+    open: list[str]
+    rows: list[TableRow]
+
+
+class DemandAccepted(Model):
+    accepted: int
+
+
+class Demand(Model):
+    problem_key: str
+    layer_key: str
+    problem: JsonObject
+    title: str
+    device: str
+    policy: str
+    level: str
+    count: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+
+
+class DemandList(Model):
+    demand: list[Demand]
+
+
+class Device(Model):
+    key: str
+    name: str
+    kind: str
+    arch: str
+    data: JsonObject
+    roof: JsonObject | None
+    roof_at: datetime | None
+    state: str
+    reason: str
+    connected: bool
+    last_seen_at: datetime | None
+
+
+class DeviceList(Model):
+    devices: list[Device]
+
+
+class Arch(Model):
+    name: str
+    kind: str
+    families: list[str]
+    devices: list[str]
+    note: str
+
+
+class ArchList(Model):
+    archs: list[Arch]
+
+
+class Parameter(Model):
+    name: str
+    group: str
+    choices: list[Any]
+    doc: str
+
+
+class Reason(Model):
+    rule: str
+    message: str
+    numbers: JsonObject
+
+
+class FamilySpace(Model):
+    family: str
+    version: str
+    supported: bool
+    why_not: list[Reason]
+    groups: dict[str, list[Parameter]]
+    default: JsonObject | None
+    default_text: str | None
+
+
+class SpaceOut(Model):
+    op: str
+    arch: str
+    dtype: str
+    problem: JsonObject
+    device: str | None
+    supported: bool
+    families: list[FamilySpace]
+    why_not: list[Reason]
+
+
+class Health(Model):
+    status: str
+
+
+class Ready(Model):
+    status: str
+    database: str
+    workers: dict[str, int]
+    devices: list[str]
+    missing: list[str] = Field(description="kinds of worker of which none reports: jobs wait for them")

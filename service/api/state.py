@@ -1,0 +1,45 @@
+"""What do all requests of one app share?"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import anyio
+from starlette.requests import HTTPConnection
+
+from service.bus import Doorbell
+from service.settings import Settings
+from service.store.database import Database
+
+# Threads that streams may use for their polls, apart from the threads of ordinary requests: however
+# many streams are open, and however slow the database is, /healthz still finds a thread.
+STREAM_THREADS = 8
+# Threads of ordinary requests.
+REQUEST_THREADS = 20
+
+
+@dataclass
+class AppState:
+    """Made once by `create_app`; one engine a process."""
+
+    settings: Settings
+    database: Database
+    doorbell: Doorbell
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set when the server shuts down: streams end by themselves, so that the port is free at once."""
+    touched: dict[int, float] = field(default_factory=dict)
+    """When each token's use was last written down, by the monotonic clock."""
+    stream_limiter: anyio.CapacityLimiter | None = None
+
+    def limiter(self) -> anyio.CapacityLimiter:
+        """Made in the running loop, which a CapacityLimiter belongs to."""
+        if self.stream_limiter is None:
+            self.stream_limiter = anyio.CapacityLimiter(STREAM_THREADS)
+        return self.stream_limiter
+
+
+def state_of(connection: HTTPConnection) -> AppState:
+    state = connection.app.state.rooftile
+    assert isinstance(state, AppState)
+    return state
