@@ -34,7 +34,7 @@ class Share:
 
 @dataclass(frozen=True)
 class ProblemResult:
-    """One problem of the job. Times are of our own best kernel, raced beside the Baseline where a race ended."""
+    """One problem of the job. Times are of our own best kernel, from the race where one ended."""
 
     problem: Mapping[str, Any]
     problem_key: str

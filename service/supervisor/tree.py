@@ -127,7 +127,9 @@ class Supervisor:
             self._stop.set()
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, stop) for number in numbers}
+        # Under nohup SIGHUP is ignored, and stays so.
+        wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, stop) for number in wanted}
         try:
             yield
         finally:
