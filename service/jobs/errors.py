@@ -4,8 +4,9 @@
     ├── FieldError                a field of the request is wrong (rooftile.errors)
     └── JobError
         ├── NotFound              no job, job problem or release of that id
-        └── IllegalMove           its state does not allow that
-            └── NothingToRollBack no earlier release to go back to
+        ├── IllegalMove           its state does not allow that
+        │   └── NothingToRollBack no earlier release to go back to
+        └── NoLegalSchedule       the limits of a job leave its search nothing to try
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class JobError(RooftileError):
     """A job or a release cannot do what was asked."""
 
 
-class NotFound(JobError):
+class NotFound(JobError):  # noqa: N818 - a state of the world
     """There is no such thing in the database."""
 
     def __init__(self, noun: str, ident: str) -> None:
@@ -28,7 +29,7 @@ class NotFound(JobError):
         self.ident = ident
 
 
-class IllegalMove(JobError):
+class IllegalMove(JobError):  # noqa: N818
     """The thing exists, but what was asked is not possible in its state."""
 
     def __init__(self, noun: str, ident: str, state: str, verb: str, allowed: Iterable[str] = ()) -> None:
@@ -43,3 +44,7 @@ class IllegalMove(JobError):
 
 class NothingToRollBack(IllegalMove):
     """No earlier release of the same problem, device and policy can be served again."""
+
+
+class NoLegalSchedule(JobError):  # noqa: N818
+    """No schedule of any family is legal within the limits that the job sets."""

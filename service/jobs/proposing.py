@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rooftile.problem import Problem
+
 from search_space.device import Device
-from search_space.schedule import Schedule
+from search_space.schedule import Schedule, Value
 from service.store.enums import ProposalSource
 
-Limits = Mapping[str, tuple[object, ...]]
+Limits = Mapping[str, tuple[Value, ...]]
 """Parameter name -> the values a job allows for it (one value fixes the parameter)."""
 
 
@@ -20,28 +21,31 @@ class Tried:
     """A schedule that was proposed before: its time, or None when it failed or is not known yet."""
 
     schedule: Schedule
-    time_us: float | None
+    key: str
+    time_us: float | None = None
 
 
 @dataclass(frozen=True)
 class Ask:
     """Everything a proposal may depend on: the same Ask gives the same proposals."""
 
-    key: str
-    """Names the search, so that a proposer can keep what it learned (the job problem's id)."""
+    name: str
+    """Of the search (its job problem's id), so that a proposer can keep what it learned."""
     problem: Problem
     device: Device
     families: tuple[str, ...]
-    limits: Limits
     seed: int
     trials: int
     """The budget of this search; decides when it turns from exploring to refining."""
     n: int
     """How many schedules are wanted."""
+    limits: Limits = field(default_factory=dict)
     done: tuple[Tried, ...] = ()
     """Finished trials in the order in which they finished: a time, or None for a failure."""
     in_flight: tuple[Tried, ...] = ()
     """Proposed and not finished."""
+    skip: frozenset[str] = frozenset()
+    """Keys of schedules that are not to be proposed and teach nothing (cancelled, quarantined)."""
     transfer: tuple[Schedule, ...] = ()
     """Winners of near problems on the same device, nearest first."""
 
@@ -53,20 +57,19 @@ class Proposal:
     schedule: Schedule
     source: ProposalSource
     predicted_us: float | None = None
-    terms: Mapping[str, float] = field(default_factory=dict)
-    """The cost model's parts in microseconds, kept with the trial."""
 
 
 class Proposer(Protocol):
     """Whoever can name the next schedules to try."""
 
     def propose(self, ask: Ask) -> list[Proposal]:
-        """Up to `ask.n` legal schedules, none of them in `done` or `in_flight`, all different.
+        """Up to `ask.n` legal schedules, all different, none of them in `done`, `in_flight` or `skip`.
 
-        Fewer than asked for means that the space is exhausted.
+        Fewer than asked for means that the space is exhausted. Raises NoLegalSchedule where the limits
+        leave nothing at all.
         """
         ...
 
-    def forget(self, key: str) -> None:
+    def forget(self, name: str) -> None:
         """Drop what was kept for a search that has ended."""
         ...

@@ -244,7 +244,7 @@ def _params(value: object) -> dict[str, tuple[Any, ...]]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or len(value) > MOST_NAMES:
-        allowed = f"an object of at most {MOST_NAMES} schedule parameters, each with a value or a list of values"
+        allowed = f"an object of at most {MOST_NAMES} parameters, each with a value or a list of values"
         raise FieldError("params", value, allowed)
     params = {}
     for name, choices in value.items():
@@ -252,7 +252,8 @@ def _params(value: object) -> dict[str, tuple[Any, ...]]:
         values = _list(path, choices, MOST_VALUES) if isinstance(choices, list) else [choices]
         for index, choice in enumerate(values):
             here = f"{path}[{index}]" if isinstance(choices, list) else path
-            if not isinstance(choice, (str, int, bool)) or (isinstance(choice, str) and len(choice) > MOST_NAME):
+            short = len(choice) <= MOST_NAME if isinstance(choice, str) else isinstance(choice, int)
+            if not short or (isinstance(choice, int) and abs(choice) > MOST_SEED):
                 raise FieldError(here, choice, "a whole number, a word, true or false")
         params[name] = tuple(values)
     return params

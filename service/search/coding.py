@@ -1,8 +1,8 @@
 """How is a schedule written as a row of small integers, and how far apart are two of them?
 
-A parameter whose choices are all whole numbers is ordered: its code is the rank of the value, so that
-doubling a tile is one step. Everything else is a label. The codes live only inside one search; rows in
-the database hold the values, so choices may come and go between versions.
+A parameter whose choices are all whole numbers is ordered: its code is the place of the value among the
+choices, so that doubling a tile is one step. Everything else is a label. The codes live only inside one
+search; rows in the database hold the values, so choices may come and go between versions.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Value = object
+from search_space.schedule import Value
+
 Codes = tuple[int, ...]
-
-
-def _ordered(choices: Sequence[Value]) -> bool:
-    return all(isinstance(c, int) and not isinstance(c, bool) for c in choices)
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,15 @@ class Axis:
     ordered: bool
 
     def code(self, value: Value) -> int | None:
-        for index, choice in enumerate(self.choices):
-            if type(choice) is type(value) and choice == value:
-                return index
-        return None
+        return _find(self.choices, value)
+
+
+def _find(choices: Sequence[Value], value: Value) -> int | None:
+    """Where `value` stands; by type too, because 1 == True in Python."""
+    for index, choice in enumerate(choices):
+        if type(choice) is type(value) and choice == value:
+            return index
+    return None
 
 
 @dataclass(frozen=True)
@@ -47,26 +49,26 @@ class Coding:
 
         A parameter that the space no longer has is left out; one with a single value cannot vary.
         """
-        union: dict[str, list[Value]] = {name: list(choices) for name, choices in live.items()}
-        for row in seen:
-            for name, choices in union.items():
-                if name in row and not any(type(c) is type(row[name]) and c == row[name] for c in choices):
-                    choices.append(row[name])
         axes = []
-        for name, choices in union.items():
-            if len(choices) < 2:
+        rows = list(seen)
+        for name, choices in live.items():
+            union = list(choices)
+            for row in rows:
+                if name in row and _find(union, row[name]) is None:
+                    union.append(row[name])
+            if len(union) < 2:
                 continue
-            ordered = _ordered(choices)
-            if ordered:
-                choices = sorted(choices, key=lambda c: int(str(c)))
-            now = frozenset(
-                i for i, c in enumerate(choices) if any(type(c) is type(k) and c == k for k in live[name])
-            )
-            axes.append(Axis(name, tuple(choices), now, ordered))
+            numbers = [c for c in union if isinstance(c, int) and not isinstance(c, bool)]
+            ordered = len(numbers) == len(union)
+            # The family's own order, unless a value it no longer has must find its place among the others.
+            if ordered and (len(union) > len(choices) or union == sorted(numbers)):
+                union = sorted(numbers)
+            now = frozenset(i for i, c in enumerate(union) if _find(choices, c) is not None)
+            axes.append(Axis(name, tuple(union), now, ordered))
         return cls(tuple(axes))
 
     def encode(self, values: Mapping[str, Value]) -> Codes | None:
-        """The codes of a schedule's values; None for a row that lacks a parameter or holds a strange value."""
+        """The codes of a schedule's values; None for a row without one of the parameters."""
         codes = []
         for axis in self.axes:
             code = axis.code(values[axis.name]) if axis.name in values else None

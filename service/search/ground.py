@@ -1,0 +1,156 @@
+"""Where may a search step: which schedules are legal, allowed by the job, and not tried yet?"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rooftile.problem import Problem
+
+from search_space.device import Device
+from search_space.family import Family
+from search_space.schedule import Schedule, Value
+
+# Single steps from a point number about 50; past them, random pairs and triples of steps are tried.
+PAIR_TRIES = 400
+DRAWS = 60
+
+
+class Ground:
+    """The legal, allowed schedules of one family for one problem on one device."""
+
+    def __init__(
+        self, family: Family, problem: Problem, device: Device, limits: Mapping[str, Sequence[Value]]
+    ) -> None:
+        self.family = family
+        self.problem = problem
+        self.device = device
+        self.parameters = family.parameters(problem, device)
+        self.choices: dict[str, tuple[Value, ...]] = {}
+        for parameter in self.parameters:
+            allowed = limits.get(parameter.name)
+            self.choices[parameter.name] = tuple(
+                c for c in parameter.choices if allowed is None or _has(allowed, c)
+            )
+        self.limited = any(len(self.choices[p.name]) < len(p.choices) for p in self.parameters)
+        self.barren = not all(self.choices.values())
+        """The limits leave a parameter without any choice."""
+        self._starts: list[Schedule] | None = None
+
+    def make(self, values: Mapping[str, Value]) -> Schedule:
+        return Schedule.of(self.family.name, self.parameters, values)
+
+    def legal(self, schedule: Schedule) -> bool:
+        """Right family, only choices there are and the job allows, and no rule broken."""
+        values = schedule.values()
+        if schedule.family != self.family.name or values.keys() != self.choices.keys():
+            return False
+        if not all(_has(self.choices[name], value) for name, value in values.items()):
+            return False
+        return not self.family.check(self.problem, self.device, schedule)
+
+    def predict(self, schedule: Schedule) -> float:
+        """Microseconds by the family's cost model."""
+        return self.family.predict(self.problem, self.device, schedule).time_us
+
+    def fitted(self, schedule: Schedule) -> dict[str, Value] | None:
+        """The schedule's values where they are choices here, else the nearest choices; None: not ours."""
+        if schedule.family != self.family.name or self.barren:
+            return None
+        values = schedule.values()
+        return {name: _nearest(choices, values.get(name)) for name, choices in self.choices.items()}
+
+    def draw(self, rng: random.Random) -> Schedule | None:
+        """A legal schedule, any of them with some chance; None where none was found."""
+        if self.barren:
+            return None
+        for _ in range(DRAWS):
+            schedule = self.make({name: rng.choice(choices) for name, choices in self.choices.items()})
+            if self.legal(schedule):
+                return schedule
+        # Fewer than one point in twenty is legal: walk away from a good start, one parameter at a time.
+        start = rng.choice(self._walk_from()) if self._walk_from() else None
+        if start is None:
+            return None
+        values = start.values()
+        names = [name for name, choices in self.choices.items() if len(choices) > 1]
+        schedule = start
+        for _ in range(2):
+            for name in rng.sample(names, len(names)):
+                moved = {**values, name: rng.choice(self.choices[name])}
+                if self.legal(there := self.make(moved)):
+                    values, schedule = moved, there
+        return schedule
+
+    def _walk_from(self) -> list[Schedule]:
+        if self._starts is None:
+            given = self.family.candidates(self.problem, self.device)
+            given = [self.family.default(self.problem, self.device), *given]
+            near = (self.fitted(s) for s in given)
+            found = (next(self.around(v, random.Random(0)), None) for v in near if v is not None)
+            self._starts = [s for s in found if s is not None]
+        return self._starts
+
+    def steps(self, values: Mapping[str, Value]) -> list[tuple[float, str, Value]]:
+        """Every change of one parameter: (how far, name, value). A rank is half a step, a label one."""
+        found: list[tuple[float, str, Value]] = []
+        for name, choices in self.choices.items():
+            here = _find(choices, values[name])
+            ordered = all(isinstance(c, int) and not isinstance(c, bool) for c in choices)
+            for index, choice in enumerate(choices):
+                if index != here:
+                    far = 1.0 if not ordered or here is None else min(2.0, 0.5 * abs(index - here))
+                    found.append((far, name, choice))
+        return found
+
+    def around(self, values: Mapping[str, Value], rng: random.Random) -> Iterator[Schedule]:
+        """Legal schedules from near to far: every single step by distance, then random pairs and triples.
+
+        `values` itself comes first where it is legal. Equal distances come in random order.
+        """
+        start = self.make(values)
+        if self.legal(start):
+            yield start
+        steps = self.steps(values)
+        rng.shuffle(steps)
+        steps.sort(key=lambda step: step[0])
+        for _, name, value in steps:
+            schedule = self.make({**values, name: value})
+            if self.legal(schedule):
+                yield schedule
+        if len(steps) < 2:
+            return
+        for attempt in range(PAIR_TRIES):
+            picked = rng.sample(steps, 2 if attempt % 3 else min(3, len(steps)))
+            schedule = self.make({**values, **{name: value for _, name, value in picked}})
+            if self.legal(schedule):
+                yield schedule
+
+    def every(self, most: int) -> Iterator[Schedule]:
+        """All legal schedules in a fixed order, looking at no more than `most` points: small spaces only."""
+        names = list(self.choices)
+        for values in itertools.islice(itertools.product(*self.choices.values()), most):
+            schedule = self.make(dict(zip(names, values, strict=True)))
+            if self.legal(schedule):
+                yield schedule
+
+
+def _has(choices: Iterable[Value], value: Value) -> bool:
+    return any(type(c) is type(value) and c == value for c in choices)
+
+
+def _find(choices: Sequence[Value], value: Value) -> int | None:
+    return next((i for i, c in enumerate(choices) if type(c) is type(value) and c == value), None)
+
+
+def _nearest(choices: Sequence[Value], value: Value | None) -> Value:
+    """`value` where it is a choice, else the nearest number, else the first choice."""
+    if value is not None and _has(choices, value):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        numbers = [c for c in choices if isinstance(c, int) and not isinstance(c, bool)]
+        if numbers:
+            target = value
+            return min(numbers, key=lambda c: (abs(c - target), c))
+    return choices[0]

@@ -1,0 +1,78 @@
+"""Which schedules does a search try first, before it has learned anything?
+
+The family's default (always trial 0), its known good starts, the cost model's best over a few thousand
+random legal schedules, and the winners of near problems, in turns: a small budget sees some of each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+from search_space.schedule import Schedule
+from service.search.coding import Coding
+from service.search.ground import Ground
+from service.store.enums import ProposalSource
+
+SCORED = 2000
+MODEL_KEPT = 48
+# One label or two ranks apart: neighbours of the model's best differ in ways the model cannot see.
+MODEL_APART = 1.0
+
+Start = tuple[ProposalSource, Schedule]
+
+
+def known_starts(ground: Ground, rng: random.Random) -> list[Schedule]:
+    """The family's default and candidates; under the job's limits the nearest that keep them."""
+    family, problem, device = ground.family, ground.problem, ground.device
+    starts = [family.default(problem, device), *family.candidates(problem, device)]
+    found = [schedule for start in starts if (schedule := fitted(ground, start, rng)) is not None]
+    return _once(found)
+
+
+def fitted(ground: Ground, schedule: Schedule, rng: random.Random) -> Schedule | None:
+    """The schedule where it is legal here, else the nearest legal one."""
+    values = ground.fitted(schedule)
+    return None if values is None else next(ground.around(values, rng), None)
+
+
+def by_model(ground: Ground, coding: Coding, rng: random.Random) -> list[Schedule]:
+    """The cost model's best, fastest first, no two of them close together."""
+    scored: dict[str, tuple[float, Schedule]] = {}
+    for _ in range(SCORED):
+        schedule = ground.draw(rng)
+        if schedule is None:
+            break
+        text = schedule.canonical()
+        if text not in scored:
+            scored[text] = (ground.predict(schedule), schedule)
+    chosen: list[Schedule] = []
+    codes: list[tuple[int, ...]] = []
+    for _, schedule in sorted(scored.values(), key=lambda pair: (pair[0], pair[1].canonical())):
+        code = coding.encode(schedule.values())
+        if code is None or any(coding.distance(code, other) < MODEL_APART for other in codes):
+            continue
+        chosen.append(schedule)
+        codes.append(code)
+        if len(chosen) >= MODEL_KEPT:
+            break
+    return chosen
+
+
+def in_turns(
+    known: Sequence[Schedule], model: Sequence[Schedule], transfer: Sequence[Schedule]
+) -> Iterator[Start]:
+    """The default, then one of each kind in turns. A schedule may come twice."""
+    if known:
+        yield ProposalSource.DEFAULT, known[0]
+    rows: Iterable[tuple[Schedule | None, ...]] = itertools.zip_longest(transfer, known[1:], model)
+    kinds = (ProposalSource.TRANSFER, ProposalSource.TRANSFER, ProposalSource.COST_MODEL)
+    for row in rows:
+        for kind, schedule in zip(kinds, row, strict=True):
+            if schedule is not None:
+                yield kind, schedule
+
+
+def _once(schedules: Sequence[Schedule]) -> list[Schedule]:
+    return list({schedule.canonical(): schedule for schedule in reversed(schedules)}.values())[::-1]
