@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -36,11 +37,15 @@ CANCEL_S = 15.0
 
 def main(argv: Sequence[str]) -> int:
     """Entry point `tune`."""
-    try:
-        options = tune_args.parse(argv)
-    except SystemExit as end:  # argparse has said what is wrong
-        return end.code if isinstance(end.code, int) else FAILED
-    return guarded(lambda: _tune(options), as_json=options.json)
+
+    def call() -> int:
+        try:
+            options = tune_args.parse(argv)
+        except SystemExit as end:  # argparse has said what is wrong, or shown its help
+            return end.code if isinstance(end.code, int) else DONE
+        return _tune(options)
+
+    return guarded(call, as_json="--json" in argv)
 
 
 def _tune(options: tune_args.Options) -> int:
@@ -219,6 +224,4 @@ def _command() -> str:
 
 
 def _on_path(name: str) -> bool:
-    import shutil
-
     return shutil.which("rooftile") == name

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rooftile.problem_args import add_job_arguments, add_problem_arguments, job_body
 
 _EXAMPLES = """\
 examples:
   rooftile tune gemm --m 8 --n 4096 --k 4096 --dtype f32
   rooftile tune gemm --m 1,4,8 --n 4096 --k 4096 --dtype f32 --seconds 60
-  rooftile tune --spec job.json      the body of POST /v1/jobs; - reads it from stdin
+  rooftile tune --spec job.json
 """
 
 
@@ -23,11 +25,17 @@ class Options:
     json: bool
 
 
-def _parser() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
+def parse(argv: Sequence[str]) -> Options:
+    """SystemExit (2) where argparse refuses, FieldError where a value is wrong."""
+    parser = argparse.ArgumentParser(
         prog="rooftile tune",
         description="Tune a problem on this machine in the foreground: search, verify, time, race, publish.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_problem_arguments(parser)
+    add_job_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    arguments = parser.parse_args(list(argv))
+    return Options(body=job_body(arguments), json=arguments.json)
