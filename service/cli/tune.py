@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _tune(options: tune_args.Options) -> int:
-    request = JobRequest.parse(options.body)  # before anything is started
+    JobRequest.parse(options.body)  # before anything is started
     settings = get_settings()
     prepare_home(settings.home)
     view = tune_watch.View(Console(stderr=True), quiet=options.json)
@@ -62,7 +62,7 @@ def _tune(options: tune_args.Options) -> int:
             hands = _Hands(settings, supervisor)
             hands.take()
             run = _Run(database, hands, view)
-            ended = run.go(request)
+            ended = run.go(dict(options.body))
         with database.read() as s:
             result = tune_result.collect(s, ended)
     finally:
@@ -118,10 +118,10 @@ class _Run:
         self._stop = hands.supervisor
         self.cancelled = False
 
-    def go(self, request: JobRequest) -> JobRecord:
+    def go(self, body: dict[str, Any]) -> JobRecord:
         if self._hands.own:
             self._wait_for_device()
-        job, created = submit(self._database, request)
+        job, created = self._database.run(lambda s: submit(s, body))
         self._view.say(f"job {job.id}" if created else f"job {job.id}, which somebody asked for already")
         self._view.start()
         return self._watch(job.id, ours=created)
@@ -180,7 +180,7 @@ class _Run:
         return job
 
     def _cancel(self, job_id: int) -> None:
-        control.cancel(self._database, job_id)
+        self._database.run(lambda s: control.cancel(s, job_id))
 
 
 def _target(target: Mapping[str, Any]) -> str:

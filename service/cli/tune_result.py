@@ -9,13 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from rooftile.problem import parse_problem
+from rooftile.problem import Problem, parse_problem
 from sqlalchemy.orm import Session
 
 from search_space.schedule import Schedule
 from service.store import devices, jobs, races, releases, trials
 from service.store.enums import EntrantRole, RaceState, TrialState, Winner
 from service.store.records import DeviceRecord, JobProblemRecord, JobRecord, RaceRecord, TrialRecord
+from service.web import roof
 
 _OURS = (EntrantRole.FINALIST, EntrantRole.DEFAULT, EntrantRole.INCUMBENT)
 
@@ -109,7 +110,7 @@ def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> Proble
         best_us=time_us,
         raced=raced_trial is not None,
         gflops=gflops,
-        share=share_of_roof(problem.flops, problem.min_bytes, time_us, device, row.problem),
+        share=_share(problem, time_us, device, str(job.policy.get("cache", "cold"))),
         baseline_us=baseline_us,
         baseline_name=baseline_name,
         ratio=baseline_us / time_us if baseline_us and time_us else None,
@@ -158,42 +159,20 @@ def _line(trial: TrialRecord | None) -> str | None:
     return None if trial is None else Schedule.from_json(dict(trial.schedule)).one_line()
 
 
-def share_of_roof(
-    flops: int,
-    least_bytes: int,
-    time_us: float | None,
-    device: DeviceRecord | None,
-    problem: Mapping[str, Any],
-) -> Share | None:
-    """The time that the binding roof allows, over the time taken. None where no roof was measured."""
-    if not time_us or device is None or device.roof is None:
+def _share(problem: Problem, time_us: float | None, device: DeviceRecord | None, cache: str) -> Share | None:
+    """None where there is no time or no roof was measured."""
+    if device is None or device.roof is None:
         return None
-    compute = _number(device.roof, f"{_dtype(problem)}_gflops", "gflops")
-    memory = _number(device.roof, "dram_gbs", "memory_gbs", "gbs")
-    least_us = {}
-    if compute:
-        least_us["compute"] = flops / compute / 1e3
-    if memory:
-        least_us["memory"] = least_bytes / memory / 1e3
-    if not least_us:
+    reached = roof.share(problem, time_us, device.roof, cache)
+    if reached.share is None:
         return None
-    bound = max(least_us, key=lambda name: least_us[name])
-    roof = compute if bound == "compute" else memory
-    assert roof is not None
-    return Share(least_us[bound] / time_us, bound, roof, "GFLOP/s" if bound == "compute" else "GB/s")
-
-
-def _number(roof: Mapping[str, Any], *names: str) -> float | None:
-    for name in names:
-        value = roof.get(name)
-        if isinstance(value, (int, float)) and value > 0:
-            return float(value)
-    return None
-
-
-def _dtype(problem: Mapping[str, Any]) -> str:
-    dtype = problem.get("dtype")
-    return str(dtype.get("a", dtype.get("q"))) if isinstance(dtype, Mapping) else str(dtype)
+    if reached.kind == "compute":
+        limit = roof.peak_gflops(device.roof, problem.dtype.acc)
+    else:
+        limit = roof.bandwidth_gbs(device.roof)
+    if limit is None:
+        return None
+    return Share(reached.share, reached.kind, limit, "GFLOP/s" if reached.kind == "compute" else "GB/s")
 
 
 def show(result: JobResult, console: Console) -> None:
