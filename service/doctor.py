@@ -8,13 +8,12 @@ import importlib.util
 import json
 import os
 import platform
-import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
+from service.compilers import HOW_TO_GET_ONE, compilers
 from service.errors import OperationError
 from service.paths import Home, host_lock_dir, kernels_dir, migrations_dir, open_lock_file, prepare_home
 from service.settings import Settings
@@ -96,24 +96,6 @@ def _device(_settings: Settings) -> Check:
     return Check("device", State.OK, f"{cpu.key} ({cpu.name}; {' '.join(wanted)})")
 
 
-def compilers() -> Iterator[tuple[str, list[str]]]:
-    """C compilers of this machine as (name, command), in the order the compile worker tries them."""
-    chosen = os.environ.get("CC")
-    if chosen:
-        command = shlex.split(chosen)
-        if command and shutil.which(command[0]):
-            yield command[0], command
-        return
-    for name in ("cc", "gcc", "clang"):
-        if shutil.which(name):
-            yield name, [name]
-    if importlib.util.find_spec("ziglang") is not None:
-        yield "zig", [sys.executable, "-m", "ziglang", "cc"]
-
-
-HOW_TO_GET_A_COMPILER = "Install gcc (`apt install gcc`), or `pip install 'rooftile-server[zig]'`."
-
-
 def _compiler(_settings: Settings) -> Check:
     reasons = []
     for name, command in compilers():
@@ -122,7 +104,7 @@ def _compiler(_settings: Settings) -> Check:
             return Check("compiler", State.OK, f"{name}: {_version(command)}")
         reasons.append(f"{name}: {problem}")
     found = "; ".join(reasons) if reasons else "no C compiler on PATH and no ziglang wheel"
-    return Check("compiler", State.MISSING, found, HOW_TO_GET_A_COMPILER)
+    return Check("compiler", State.MISSING, found, HOW_TO_GET_ONE)
 
 
 def _try_compiler(command: list[str]) -> str | None:

@@ -23,10 +23,11 @@ app = typer.Typer(add_completion=False)
 def serve(
     host: str = typer.Option("127.0.0.1", help="Address to listen on; the default is this machine only."),
     port: int = typer.Option(8417, min=0, max=65535, help="Port to listen on; 0 takes any free one."),
+    workers: bool = typer.Option(True, help="Without workers only the API and the dashboard run."),
 ) -> None:
     """Run the service on this machine: API and dashboard, search, compile and measure workers."""
     settings = get_settings()
-    supervisor = Supervisor(settings, command="serve", api=(host, port))
+    supervisor = Supervisor(settings, command="serve", api=(host, port), workers=workers)
     with supervisor.stopping_on_signals():
         supervisor.start()
         try:

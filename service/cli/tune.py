@@ -14,8 +14,7 @@ from rooftile.device import local_cpu
 
 from service.cli import tune_args, tune_result, tune_watch
 from service.cli.common import DONE, FAILED, guarded, print_json
-from service.doctor import HOW_TO_GET_A_COMPILER, compilers
-from service.errors import CompilerMissingError, OperationError
+from service.errors import OperationError
 from service.jobs import control
 from service.jobs.request import JobRequest
 from service.jobs.submit import submit
@@ -87,7 +86,6 @@ class _Hands:
             self.url = self.settings.url
             return
         if not self.own and self.supervisor.try_start():
-            _need_compiler()
             self.own = True
             return
         if not self.own:
@@ -101,11 +99,6 @@ class _Hands:
             self.supervisor.poll()
         elif self.settings.embedded:
             self.take()  # the other one may have ended: then the work is ours
-
-
-def _need_compiler() -> None:
-    if next(compilers(), None) is None:
-        raise CompilerMissingError(f"No C compiler was found. {HOW_TO_GET_A_COMPILER}")
 
 
 class _Run:

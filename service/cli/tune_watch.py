@@ -118,9 +118,8 @@ class View:
         done = _fraction(row)
         words = f"{row.state}: {row.words()}"
         if row.id not in self._tasks:
-            self._tasks[row.id] = bars.add_task(row.title, total=1.0, completed=done, words=words)
-        else:
-            bars.update(self._tasks[row.id], completed=done, words=words)
+            self._tasks[row.id] = bars.add_task(row.title, total=1.0, words=words)
+        bars.update(self._tasks[row.id], completed=done, words=words)
 
     def _tell(self, row: Standing) -> None:
         state, at = self._told.get(row.id, (JobProblemState.QUEUED, 0.0))

@@ -13,6 +13,7 @@ from types import FrameType
 
 from rooftile.device import local_cpu
 
+from service.compilers import need_compiler
 from service.paths import Home, prepare_home
 from service.settings import Settings
 from service.store.database import Database
@@ -33,7 +34,8 @@ def _print_line(name: str, text: str) -> None:
 class Supervisor:
     """Home lock, schema, token and children. Create, `start()` and `poll()` in the main thread only.
 
-    `api` is (host, port), or None for a foreground `tune`, which needs nobody to answer HTTP.
+    `api` is (host, port), or None for a foreground `tune`, which needs nobody to answer HTTP. Without
+    `workers` there is only the API: results can be looked at where nothing can be compiled.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Supervisor:
         command: str,
         api: tuple[str, int] | None,
         devices: Sequence[str] | None = None,
+        workers: bool = True,
         surface: Callable[[str, str], None] = _print_line,
     ) -> None:
         self.settings = settings
@@ -51,6 +54,7 @@ class Supervisor:
         self.devices: tuple[str, ...] = tuple(devices) if devices is not None else (local_cpu().key,)
         self.children: list[Child] = []
         self._api = api
+        self._workers = workers
         self._command = command
         self._surface = surface
         self._database = Database(settings.database_url, name="rooftile supervisor")
@@ -75,6 +79,8 @@ class Supervisor:
         return True
 
     def _start(self) -> None:
+        if self._workers:
+            need_compiler()
         if self._api is not None:
             host, port = self._api
             port = setup.free_port(host, port)
@@ -155,6 +161,8 @@ class Supervisor:
         if self._api is not None:
             host, port = self._api
             yield ChildSpec("api", (*python, "service.api", "--host", host, "--port", str(port)))
+        if not self._workers:
+            return
         yield ChildSpec("search", (*python, "service.search"))
         yield ChildSpec("compile", (*python, "worker", "compile"))
         for key in self.devices:
