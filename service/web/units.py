@@ -23,6 +23,7 @@ def time_us(us: float | None, digits: int = 4) -> str:
     """A time in the unit that keeps it between 1 and 1000."""
     if us is None or not math.isfinite(us):
         return NONE
+    us = float(f"{us:.{digits - 1}e}")  # 999.96 becomes 1000, which belongs to the next unit
     if us < 1:
         return f"{significant(us * 1e3, digits)} ns"
     if us < 1e3:
