@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -211,13 +212,18 @@ def read_spec(path: str) -> dict[str, Any]:
 
 def number(text: str) -> int | float | str:
     """A number as JSON has it. What is none stays text, for the problem's own check to refuse by name."""
-    for kind in (int, float):
-        try:
-            # int() takes 1_000 and ٣; a size is written in plain digits.
-            return kind(text) if text.isascii() and "_" not in text and text == text.strip() else text
-        except ValueError:
-            continue
-    return text
+    # int() would take 1_000 and digits of other scripts; a size is written in plain ones.
+    if not text.isascii() or "_" in text or text != text.strip():
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else text
 
 
 def _word(text: str) -> int | float | str | bool:
