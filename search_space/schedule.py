@@ -20,7 +20,7 @@ Value: TypeAlias = int | str | bool
 _MAX_TEXT = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """A family's name and its parameters' values by group. Equal schedules have equal canonical JSON,
     whatever order their values were given in; names are unique over all groups."""
@@ -60,6 +60,18 @@ class Schedule:
             known = tuple(n for group in groups.values() for n in group)
             raise FieldError(f"schedule.{name}", value, f"a parameter of {family}", nearest_name(name, known))
         return cls.make(family, groups)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        # Python holds 1 == True; JSON, and so the key, does not.
+        return (self.family, self.groups) == (other.family, other.groups) and self._types() == other._types()
+
+    def __hash__(self) -> int:
+        return hash((self.family, self.groups))
+
+    def _types(self) -> list[type]:
+        return [type(value) for _, pairs in self.groups for _, value in pairs]
 
     # -- values -----------------------------------------------------------------------------------------
 

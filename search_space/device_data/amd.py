@@ -6,7 +6,7 @@ LLC is one core complex's cache, as the hardware shares it; a server has up to s
 from search_space.device_data.cpu_model import CpuModel
 
 AMD: tuple[CpuModel, ...] = (
-    # codename, family, models, units, bits, latency, load bits, GHz, L1 KiB, L2 KiB, LLC MiB, GB/s (a core; all)
+    # codename, family, models, units, bits, latency, load bits, GHz, L1 L2 KiB, LLC MiB, GB/s core, all
     # Zen and Zen+: 128-bit units, a 256-bit FMA takes both halves.
     CpuModel("zen", 23, ((1, 1), (8, 8)), 2, 128, 5, 256, 3.0, 32, 512, 8, 16, 120),
     CpuModel("zen-apu", 23, ((17, 17), (24, 24), (32, 32)), 2, 128, 5, 256, 3.4, 32, 512, 4, 16, 32),

@@ -8,7 +8,7 @@ for both.
 from search_space.device_data.cpu_model import CpuModel
 
 INTEL: tuple[CpuModel, ...] = (
-    # codename, family, models, units, bits, latency, load bits, GHz, L1 KiB, L2 KiB, LLC MiB, GB/s (a core; all)
+    # codename, family, models, units, bits, latency, load bits, GHz, L1 L2 KiB, LLC MiB, GB/s core, all
     CpuModel("haswell", 6, ((60, 60), (69, 70)), 2, 256, 5, 512, 3.4, 32, 256, 8, 12, 22),
     CpuModel("haswell-ep", 6, ((63, 63),), 2, 256, 5, 512, 2.6, 32, 256, 30, 11, 58),
     CpuModel("broadwell", 6, ((61, 61), (71, 71)), 2, 256, 5, 512, 3.2, 32, 256, 6, 12, 24),

@@ -116,7 +116,12 @@ def check_arch(value: object, field: str = "arch") -> str:
         return value
     from rooftile.problem.dtypes import nearest_name
 
-    raise FieldError(field, value, f"one of {', '.join(ARCHS)}", nearest_name(value, ARCHS))
+    nearest = nearest_name(value, ARCHS)
+    if isinstance(value, str):
+        # Extensions in another order mean the same arch.
+        words = sorted(value.split("-"))
+        nearest = next((name for name in ARCHS if sorted(name.split("-")) == words), nearest)
+    raise FieldError(field, value, f"one of {', '.join(ARCHS)}", nearest)
 
 
 @dataclass(frozen=True)

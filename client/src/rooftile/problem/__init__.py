@@ -4,18 +4,16 @@ from rooftile.problem.attention import Attention, AttentionDtypes, AttentionScal
 from rooftile.problem.bucket import BUCKET_VERSION, MAX_SIZE, bucket
 from rooftile.problem.canonical import canonical_json, sha256_key
 from rooftile.problem.dtypes import DTYPE_BITS, DTYPES, element_bytes, nearest_name, storage_bytes
-from rooftile.problem.gemm import (
+from rooftile.problem.gemm import Gemm, operand_dtype, operand_shape
+from rooftile.problem.gemm_fields import (
     ACTIVATIONS,
     Epilogue,
-    Gemm,
     GemmAlign,
     GemmDtypes,
     GemmLayout,
     GemmLd,
     GemmScale,
     ScaleSpec,
-    operand_dtype,
-    operand_shape,
 )
 from rooftile.problem.layer import OPEN_SIZES, Layer, parse_layer
 from rooftile.problem.parse import LATER_OPS, OPS, Problem, parse_problem

@@ -15,7 +15,7 @@ from rooftile.errors import MISSING, FieldError
 from rooftile.problem.canonical import canonical_json, sha256_key
 from rooftile.problem.dtypes import DTYPE_BITS, FP8, check_dtype, one_of, storage_bytes
 from rooftile.problem.fields import fits_in_memory, flag, members, positive_number, scale_spec, whole
-from rooftile.problem.gemm import ScaleSpec
+from rooftile.problem.gemm_fields import ScaleSpec
 
 if TYPE_CHECKING:
     from rooftile.problem.layer import Layer

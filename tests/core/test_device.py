@@ -1,0 +1,80 @@
+"""Does every CPU key have usable numbers, and does a stored device come back as it was?"""
+
+import pytest
+from rooftile.device import X86_ARCHS
+from rooftile.errors import FieldError
+
+from search_space.arch import get_arch
+from search_space.device import Device, arch_of_key, local_device
+from search_space.device_data.amd import AMD
+from search_space.device_data.intel import INTEL
+from search_space.errors import UnknownDevice
+
+
+def test_archs() -> None:
+    v3, v4 = get_arch("x86-64-v3"), get_arch("x86-64-v4-vnni-bf16")
+    assert (v3.lanes("f32"), v3.vector_registers, v3.masked) == (8, 16, False)
+    assert (v4.lanes("f32"), v4.lanes("bf16"), v4.vector_registers, v4.masked) == (16, 32, 32, True)
+    assert v3.compiler_flags == ("-march=x86-64-v3",)
+    assert v4.compiler_flags == ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16")
+    assert get_arch("sm_90a").kind == "cuda"
+    with pytest.raises(FieldError, match="sm_90a"):
+        get_arch("sm_90")
+
+
+def test_peaks_of_known_cores() -> None:
+    # Zen 3: two 256-bit FMA a cycle = 32 f32 flops. Sapphire Rapids: two of 512 = 64.
+    zen3 = Device.for_key("cpu-amd-25-1-2c-x86-64-v3")
+    assert zen3.flops_per_cycle("f32") == 32
+    assert zen3.flops_per_cycle("f64") == 16
+    assert zen3.codename == "zen3-server"
+    spr = "cpu-intel-6-143-4c-x86-64-v4-vnni-bf16"
+    assert Device.for_key(spr).flops_per_cycle("f32") == 64
+    # AVX2 code fills half of a 512-bit unit.
+    assert Device.for_key("cpu-intel-6-143-4c-x86-64-v3").flops_per_cycle("f32") == 32
+    # Zen 4 has AVX-512 but no wider units for it.
+    assert Device.for_key("cpu-amd-25-17-4c-x86-64-v4-vnni-bf16").flops_per_cycle("f32") == 32
+    assert zen3.peak_gflops(cores=1) * 2 == zen3.peak_gflops()
+
+
+@pytest.mark.parametrize("arch", X86_ARCHS)
+def test_unknown_cpus_get_generic_numbers_and_say_so(arch: str) -> None:
+    device = Device.for_key(f"cpu-acme-1-2-3c-{arch}")
+    assert set(device.sources.values()) == {"generic"}
+    assert device.peak_gflops() > 0
+    assert device.memory_gbs() > 0
+
+
+def test_no_two_entries_claim_one_cpu_and_all_are_plausible() -> None:
+    for table in (INTEL, AMD):
+        claimed: dict[tuple[int, int], str] = {}
+        for entry in table:
+            for low, high in entry.models:
+                for model in range(low, high + 1):
+                    assert (entry.family, model) not in claimed, (entry, claimed.get((entry.family, model)))
+                    claimed[entry.family, model] = entry.codename
+            assert entry.fma_units in (1, 2)
+            assert entry.fma_bits in (128, 256, 512)
+            assert 1.5 < entry.ghz < 6
+            assert entry.l1d_bytes < entry.l2_bytes < entry.llc_bytes
+            assert entry.dram_gbs_core <= entry.dram_gbs
+
+
+def test_stored_devices_come_back() -> None:
+    here = local_device()
+    assert Device.from_json(here.to_json()) == here
+    old = {"key": here.key, "l2_bytes": 12345, "sources": {"l2_bytes": "detected"}}
+    back = Device.from_json(old)
+    assert back.l2_bytes == 12345
+    assert back.ghz == here.ghz
+    hash(here)
+
+
+def test_gpus_have_an_arch_but_no_numbers_yet() -> None:
+    assert arch_of_key("gpu-2335-132sm-141g-p700") == "sm_90a"
+    assert arch_of_key("gpu-ffff-1sm-1g-p1") is None
+    assert arch_of_key("cpu-amd-25-1-2c-x86-64-v3") == "x86-64-v3"
+    with pytest.raises(UnknownDevice, match="sm_90a"):
+        Device.for_key("gpu-2335-132sm-141g-p700")
+    with pytest.raises(FieldError):
+        Device.for_key("my laptop")
