@@ -1,0 +1,221 @@
+"""How does a request become a job: checked against devices and families, and joined to an equal one?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rooftile.errors import FieldError
+from rooftile.problem import Problem, nearest_name, sha256_key
+from sqlalchemy.orm import Session
+
+from search_space.family import Parameter
+from search_space.registry import get_family
+from service.jobs.request import Budget, JobRequest, Wanted
+from service.jobs.target import (
+    Place,
+    arch_model,
+    check_families,
+    check_memory,
+    device_model,
+    places,
+    policy_for,
+    policy_key,
+)
+from service.store import devices, jobs
+from service.store.database import Database
+from service.store.enums import JobReason, JobState
+from service.store.records import DeviceRecord, JobRecord, NewJob, NewJobProblem, ProblemRecord
+
+DEFAULT_TRIALS = 64
+"""For each problem of a job that sets no budget."""
+
+T = TypeVar("T")
+
+
+def submit(
+    where: Session | Database, request: JobRequest | Mapping[str, Any], token_id: int | None = None
+) -> tuple[JobRecord, bool]:
+    """(the new job, True), or (the open job that asks for the same, False).
+
+    Raises FieldError. With a Session the caller's transaction is used; with a Database one of its own.
+    """
+    asked = request if isinstance(request, JobRequest) else JobRequest.parse(request)
+    return in_transaction(where, lambda s: jobs.create(s, _new_job(s, asked, token_id)))
+
+
+def in_transaction(where: Session | Database, fn: Callable[[Session], T]) -> T:
+    """`fn` in the caller's session, or in a transaction of its own."""
+    return where.run(fn) if isinstance(where, Database) else fn(where)
+
+
+def problem_record(problem: Problem) -> ProblemRecord:
+    """A problem as the store keeps it."""
+    dtype: Any = problem.dtype
+    pair = (dtype.a, dtype.b) if problem.op == "gemm" else (dtype.q, dtype.kv)
+    return ProblemRecord(
+        key=problem.key,
+        layer_key=problem.layer().key,
+        op=problem.op,
+        title=problem.title(),
+        spec=problem.to_json(),
+        dtype=pair[0] if pair[0] == pair[1] else "x".join(pair),
+    )
+
+
+def _new_job(s: Session, asked: JobRequest, token_id: int | None) -> NewJob:
+    spots = places(s, asked.target)
+    rows = {spot.device_key: devices.get(s, spot.device_key) for spot in spots if spot.device_key}
+    policy = policy_for(asked.cache, asked.launch, cpu=spots[0].arch.startswith("x86"))
+    pairs = [(wanted, spot) for wanted in asked.problems for spot in spots]
+    for wanted, spot in pairs:
+        if not wanted.problem.empty:
+            row = rows.get(spot.device_key or "")
+            check_memory(wanted.problem, spot, row, wanted.path)
+            families = check_families(wanted.problem, spot, asked.families, wanted.path)
+            if asked.params:
+                _check_params(asked, wanted, spot, row, families)
+    busy = [(wanted, spot) for wanted, spot in pairs if not wanted.problem.empty]
+    budget = _budget(asked.budget, len(busy))
+    state, reason = _first_state(busy, rows)
+    target = _target_json(spots)
+    options = {
+        "families": None if asked.families is None else list(asked.families),
+        "params": {name: list(values) for name, values in asked.params.items()},
+        "emulate": asked.emulate,
+        "early_stop": asked.early_stop,
+        "force": asked.force,
+    }
+    same = {
+        "problems": [[wanted.problem.key, wanted.weight] for wanted in asked.problems],
+        "target": target,
+        "policy": policy,
+        "budget": budget.to_json(),
+        "seed": asked.seed,
+        "options": options,
+    }
+    return NewJob(
+        request=dict(asked.body),
+        target=target,
+        policy=policy,
+        policy_key=policy_key(policy),
+        problems=_shares(pairs, budget, asked.seed),
+        budget_trials=budget.trials,
+        budget_seconds=budget.seconds,
+        budget_device_seconds=budget.device_seconds,
+        priority=asked.priority,
+        seed=asked.seed,
+        token_id=token_id,
+        dedup_key=None if asked.force else sha256_key(same),
+        options=options,
+        state=state,
+        reason=reason,
+    )
+
+
+def _first_state(
+    busy: Sequence[tuple[Wanted, Place]], rows: Mapping[str, DeviceRecord | None]
+) -> tuple[JobState, JobReason | None]:
+    if not busy:
+        return JobState.DONE, JobReason.EMPTY_PROBLEM
+    for _, spot in busy:
+        row = None if spot.device_key is None else rows.get(spot.device_key)
+        if spot.device_key is None or (row is not None and row.connected):
+            return JobState.QUEUED, None
+    return JobState.WAITING, JobReason.NO_DEVICE
+
+
+def _target_json(spots: Sequence[Place]) -> dict[str, Any]:
+    if spots[0].device_key is None:
+        return {"arch": spots[0].arch}
+    if len(spots) == 1:
+        return {"device": spots[0].device_key}
+    return {"devices": [spot.device_key for spot in spots]}
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def _budget(given: Budget, count: int) -> Budget:
+    """The budget with its default; FieldError when there are more problems than trials."""
+    if given == Budget():
+        return Budget(trials=DEFAULT_TRIALS * count) if count else given
+    if given.trials is not None and given.trials < count:
+        allowed = f"at least {count}, one for each problem and device"
+        raise FieldError("budget.trials", given.trials, allowed, count)
+    return given
+
+
+def _shares(pairs: Sequence[tuple[Wanted, Place]], budget: Budget, seed: int) -> list[NewJobProblem]:
+    """Each problem on each device with its share by weight. Seconds are shared again whenever a problem
+    starts, because what the ones before it left over passes on."""
+    weights = [0.0 if wanted.problem.empty else wanted.weight for wanted, _ in pairs]
+    total = sum(weights) or 1.0
+    trials = share_trials(budget.trials, weights)
+
+    def part(amount: float | None, weight: float) -> float | None:
+        return None if amount is None or weight == 0 else amount * weight / total
+
+    return [
+        NewJobProblem(
+            problem=problem_record(wanted.problem),
+            device_key=spot.device_key,
+            arch=spot.arch,
+            weight=wanted.weight,
+            budget_trials=count,
+            budget_seconds=part(budget.seconds, weight),
+            budget_device_seconds=part(budget.device_seconds, weight),
+            seed=seed,
+        )
+        for (wanted, spot), weight, count in zip(pairs, weights, trials, strict=True)
+    ]
+
+
+def share_trials(total: int | None, weights: Sequence[float]) -> list[int | None]:
+    """Whole trials by weight: at least one for each weight above 0, all of them given out."""
+    if total is None:
+        return [None] * len(weights)
+    busy = [i for i, weight in enumerate(weights) if weight > 0]
+    shares = [0] * len(weights)
+    left = total - len(busy)
+    whole = sum(weights)
+    exact = {i: left * weights[i] / whole for i in busy}
+    for i in busy:
+        shares[i] = 1 + math.floor(exact[i])
+    rest = total - sum(shares)
+    for i in sorted(busy, key=lambda i: (math.floor(exact[i]) - exact[i], i))[: max(0, rest)]:
+        shares[i] += 1
+    return list(shares)
+
+
+# ---------------------------------------------------------------- limits on the schedule
+
+
+def _check_params(
+    asked: JobRequest, wanted: Wanted, spot: Place, row: DeviceRecord | None, families: Sequence[str]
+) -> None:
+    """Every name is a parameter of a family that will be searched, every value one of its choices."""
+    device = arch_model(spot.arch) if spot.device_key is None else device_model(spot.device_key, row)
+    known: dict[str, list[Parameter]] = {}
+    for family in families:
+        for parameter in get_family(family).parameters(wanted.problem, device):
+            known.setdefault(parameter.name, []).append(parameter)
+    for name, values in asked.params.items():
+        path = f"params.{name[:64]}"
+        if name not in known:
+            listed = ", ".join(known)
+            allowed = f"a parameter that can be set here: {listed}"
+            raise FieldError(path, list(values), allowed, nearest_name(name, tuple(known)))
+        choices = [choice for parameter in known[name] for choice in parameter.choices]
+        for value in values:
+            if not any(type(value) is type(choice) and value == choice for choice in choices):
+                listed = ", ".join(map(str, choices))
+                raise FieldError(path, value, f"one of {listed} for {wanted.path}", _near(value, choices))
+
+
+def _near(value: object, choices: Sequence[object]) -> object:
+    numbers = [c for c in choices if isinstance(c, int) and not isinstance(c, bool)]
+    if isinstance(value, int) and numbers:
+        return min(numbers, key=lambda c: abs(c - value))
+    return nearest_name(value, tuple(c for c in choices if isinstance(c, str)))
