@@ -4,21 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from . import clock, problems
+from .models import Demand, Problem
 from .records import DemandRecord, NewDemand
+from .sql import changed, upsert
 
 
 def add(s: Session, rows: Sequence[NewDemand]) -> None:
     """Adds to the counts of (problem, device, policy)."""
-    raise NotImplementedError
+    now = clock.now(s)
+    # in one order for all, so that two posts never wait for each other's rows in a circle
+    for one in sorted(rows, key=lambda row: (row.problem.key, row.device_key, row.policy_key)):
+        problems.put(s, one.problem)
+        values = {
+            "problem_key": one.problem.key,
+            "device_key": one.device_key,
+            "policy_key": one.policy_key,
+            "level": one.level,
+            "count": one.count,
+            "first_seen_at": now,
+            "last_seen_at": now,
+        }
+        more = {"count": Demand.count + one.count, "level": one.level, "last_seen_at": now}
+        upsert(s, Demand, values, key=["problem_key", "device_key", "policy_key"], update=more)
 
 
 def ranked(s: Session, *, device_key: str | None = None, limit: int = 100) -> list[DemandRecord]:
     """Most wanted first."""
-    raise NotImplementedError
+    query = select(Demand, Problem).join(Problem, Problem.key == Demand.problem_key)
+    if device_key is not None:
+        query = query.where(Demand.device_key == device_key)
+    query = query.order_by(Demand.count.desc(), Demand.problem_key).limit(limit)
+    return [
+        DemandRecord(
+            problem_key=row.problem_key,
+            layer_key=problem.layer_key,
+            problem=problem.spec,
+            title=problem.title,
+            device_key=row.device_key,
+            policy_key=row.policy_key,
+            level=row.level,
+            count=row.count,
+            first_seen_at=row.first_seen_at,
+            last_seen_at=row.last_seen_at,
+        )
+        for row, problem in s.execute(query.execution_options(populate_existing=True)).all()
+    ]
 
 
 def clear(s: Session, problem_key: str, device_key: str, policy_key: str) -> bool:
     """Forgets it: it is served now."""
-    raise NotImplementedError
+    this = (
+        (Demand.problem_key == problem_key)
+        & (Demand.device_key == device_key)
+        & (Demand.policy_key == policy_key)
+    )
+    return changed(s, delete(Demand).where(this)) == 1

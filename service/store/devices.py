@@ -2,36 +2,90 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from .enums import DeviceState
+from . import clock
+from .enums import DeviceState, WorkerKind
+from .errors import NotFound
+from .models import Device, Worker
 from .records import DeviceRecord, Json
+from .sql import changed
+from .sql import upsert as _upsert
+from .workers import ALIVE_S
 
 
 def upsert(s: Session, device: DeviceRecord) -> None:
     """Writes key, name, kind, arch and data, and that it was seen now. State and roof stay as they are."""
-    raise NotImplementedError
+    now = clock.now(s)
+    described = {
+        "name": device.name,
+        "kind": device.kind,
+        "arch": device.arch,
+        "data": dict(device.data),
+        "last_seen_at": now,
+    }
+    new = {"key": device.key, "state": DeviceState.AVAILABLE, "reason": "", "created_at": now}
+    _upsert(s, Device, {**new, **described}, key=["key"], update=described)
 
 
 def get(s: Session, key: str) -> DeviceRecord | None:
-    raise NotImplementedError
+    row = s.get(Device, key, populate_existing=True)
+    return None if row is None else _record(row, _reporting(s))
 
 
 def listing(s: Session) -> list[DeviceRecord]:
     """All, connected ones first."""
-    raise NotImplementedError
+    reporting = _reporting(s)
+    found = [_record(row, reporting) for row in s.scalars(select(Device).order_by(Device.key))]
+    return sorted(found, key=lambda device: not device.connected)
 
 
 def connected(s: Session) -> list[DeviceRecord]:
     """In service, and a measure worker reported for it lately."""
-    raise NotImplementedError
+    return [device for device in listing(s) if device.connected]
 
 
 def set_roof(s: Session, key: str, roof: Json) -> None:
     """Stores the measured roofs; NotFound."""
-    raise NotImplementedError
+    _change(s, key, roof=dict(roof), roof_at=clock.now(s))
 
 
 def set_state(s: Session, key: str, state: DeviceState, reason: str = "") -> None:
     """Takes it out of service or back; NotFound."""
-    raise NotImplementedError
+    _change(s, key, state=state, reason=reason)
+
+
+def in_service(s: Session, key: str) -> bool:
+    """Whether it may be given work; a device nobody has described may."""
+    state = s.scalar(select(Device.state).where(Device.key == key))
+    return state is not DeviceState.OUT_OF_SERVICE
+
+
+def _change(s: Session, key: str, **columns: object) -> None:
+    if changed(s, update(Device).where(Device.key == key).values(**columns)) != 1:
+        raise NotFound("device", key)
+
+
+def _reporting(s: Session) -> set[str]:
+    since = clock.now(s) - timedelta(seconds=ALIVE_S)
+    query = select(Worker.device_key).where(Worker.kind == WorkerKind.MEASURE, Worker.heartbeat_at >= since)
+    return {key for key in s.scalars(query) if key is not None}
+
+
+def _record(row: Device, reporting: set[str]) -> DeviceRecord:
+    return DeviceRecord(
+        key=row.key,
+        name=row.name,
+        kind=row.kind,
+        arch=row.arch,
+        data=row.data,
+        roof=row.roof,
+        roof_at=row.roof_at,
+        state=row.state,
+        reason=row.reason,
+        last_seen_at=row.last_seen_at,
+        connected=row.state is DeviceState.AVAILABLE and row.key in reporting,
+    )

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
+from . import clock
+from .errors import Conflict, IdempotencyConflict
+from .models import IdempotencyKey
 from .records import IdempotencyRecord, Json
+from .sql import changed, insert_ignoring
 
 
 def begin(s: Session, owner: str, key: str, body_sha256: str) -> IdempotencyRecord | None:
     """None: go on (the key is taken until this transaction ends, others wait); else what was answered.
     IdempotencyConflict where the body was another. `owner` is who the key belongs to ("token:7")."""
-    raise NotImplementedError
+    values = {"owner": owner, "key": key, "body_sha256": body_sha256, "created_at": clock.now(s)}
+    # The insert waits for another request that has the key now, and then sees its answer. If that one
+    # rolled back, its row is gone and this one goes on.
+    if insert_ignoring(s, IdempotencyKey, values):
+        return None
+    row = s.get(IdempotencyKey, (owner, key), populate_existing=True)
+    if row is None:
+        raise Conflict(f"The request with Idempotency-Key {key!r} ended at this moment.")
+    if row.body_sha256 != body_sha256:
+        raise IdempotencyConflict(key)
+    return IdempotencyRecord(key=row.key, status=row.status, response=row.response)
 
 
 def finish(s: Session, owner: str, key: str, status: int, response: Json) -> None:
     """Keeps the answer, in the same transaction as what it tells of."""
-    raise NotImplementedError
+    mine = (IdempotencyKey.owner == owner) & (IdempotencyKey.key == key)
+    changed(s, update(IdempotencyKey).where(mine).values(status=status, response=dict(response)))
 
 
 def forget(s: Session, older_than_s: float = 7 * 86400.0) -> int:
-    raise NotImplementedError
+    """Drops old answers; returns how many."""
+    since = clock.now(s) - timedelta(seconds=older_than_s)
+    return changed(s, delete(IdempotencyKey).where(IdempotencyKey.created_at < since))

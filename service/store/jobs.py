@@ -3,21 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
+from . import clock, moves
+from . import problems as problem_rows
 from .enums import JobProblemReason, JobProblemState, JobReason, JobState
+from .errors import Conflict, NotFound
+from .models import Job, JobProblem, Problem
 from .records import JobProblemRecord, JobRecord, Json, NewJob, Page
+from .sql import changed, insert_ignoring
+from .transitions import JOB, JOB_PROBLEM, final
+
+_RUNS = (JobState.RUNNING, JobState.FINISHING)
+_ADVANCES = (JobState.QUEUED, JobState.WAITING, JobState.RUNNING, JobState.FINISHING)
+_JOB_FINAL = final(JOB)
+_PROBLEM_FINAL = final(JOB_PROBLEM)
 
 
 def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
     """Writes the job, its problems and its first event. (job, True), or (the open job with the same
     dedup_key, False): of equal requests at the same moment exactly one creates."""
-    raise NotImplementedError
+    now = clock.now(s)
+    ended = new.state in _JOB_FINAL
+    if new.dedup_key is not None and not ended and (twin := _open_twin(s, new.dedup_key)) is not None:
+        return _job(twin, now), False
+    job = Job(
+        state=new.state,
+        reason=new.reason,
+        message="",
+        priority=new.priority,
+        seed=new.seed,
+        token_id=new.token_id,
+        dedup_key=None,
+        policy_key=new.policy_key,
+        budget_trials=new.budget_trials,
+        budget_seconds=new.budget_seconds,
+        budget_device_seconds=new.budget_device_seconds,
+        created_at=now,
+        finished_at=now if ended else None,
+        ran_s=0.0,
+        policy=dict(new.policy),
+        target=dict(new.target),
+        options=dict(new.options),
+        request=dict(new.request),
+    )
+    if new.dedup_key is not None:
+        # The unique index decides between equal requests: the later one waits here for the earlier
+        # one's commit, and then finds its job.
+        values = {c.key: getattr(job, c.key) for c in Job.__mapper__.column_attrs if c.key != "id"}
+        if not insert_ignoring(s, Job, {**values, "dedup_key": new.dedup_key}):
+            twin = _open_twin(s, new.dedup_key)
+            if twin is None:
+                raise Conflict("The open job with the same request ended at this moment.")
+            return _job(twin, now), False
+        job = s.scalars(_newest_with(new.dedup_key)).one()
+    else:
+        s.add(job)
+        s.flush()
+    for position, one in enumerate(new.problems):
+        problem_rows.put(s, one.problem)
+        s.add(
+            JobProblem(
+                job_id=job.id,
+                position=position,
+                problem_key=one.problem.key,
+                device_key=one.device_key,
+                arch=one.arch,
+                weight=one.weight,
+                state=JobProblemState.DONE if ended else JobProblemState.QUEUED,
+                reason=JobProblemReason.EMPTY_PROBLEM if ended else None,
+                message="",
+                budget_trials=one.budget_trials,
+                budget_seconds=one.budget_seconds,
+                budget_device_seconds=one.budget_device_seconds,
+                seed=one.seed,
+                finished_at=now if ended else None,
+                search={},
+            )
+        )
+    s.flush()
+    moves.born(s, job, at=now)
+    return _job(job, now), True
 
 
 def get(s: Session, job_id: int) -> JobRecord | None:
-    raise NotImplementedError
+    row = s.get(Job, job_id, populate_existing=True)
+    return None if row is None else _job(row, clock.now(s))
 
 
 def listing(
@@ -29,22 +105,36 @@ def listing(
     limit: int = 50,
 ) -> Page[JobRecord]:
     """Newest first; `after` is the `next` of the page before."""
-    raise NotImplementedError
+    query = select(Job).order_by(Job.id.desc()).limit(limit + 1)
+    if states is not None:
+        query = query.where(Job.state.in_(states))
+    if token_id is not None:
+        query = query.where(Job.token_id == token_id)
+    if after is not None:
+        query = query.where(Job.id < after[0])
+    rows = s.scalars(query).all()
+    now = clock.now(s)
+    more = len(rows) > limit
+    return Page(tuple(_job(row, now) for row in rows[:limit]), (rows[limit - 1].id,) if more else None)
 
 
 def advanceable(s: Session, limit: int = 100) -> list[int]:
     """Ids of the jobs that a search worker should look at (open and not paused): priority, then age."""
-    raise NotImplementedError
+    query = select(Job.id).where(Job.state.in_(_ADVANCES)).order_by(Job.priority.desc(), Job.id)
+    return list(s.scalars(query.limit(limit)))
 
 
 def counts(s: Session) -> dict[JobState, int]:
     """How many jobs there are in each state (states with none are left out)."""
-    raise NotImplementedError
+    return dict(s.execute(select(Job.state, func.count()).group_by(Job.state)).tuples().all())
 
 
 def count_open(s: Session, token_id: int | None = None) -> int:
     """Open jobs, of one token if named."""
-    raise NotImplementedError
+    query = select(func.count()).select_from(Job).where(Job.finished_at.is_(None))
+    if token_id is not None:
+        query = query.where(Job.token_id == token_id)
+    return s.scalar(query) or 0
 
 
 def move(
@@ -57,20 +147,61 @@ def move(
 ) -> JobRecord:
     """Moves a job by the transition table and writes the event. NotFound, IllegalTransition, Conflict.
     Moving to the state it has already is a no-op (reason and message are renewed, no event)."""
-    raise NotImplementedError
+    job = lock(s, job_id)
+    now = clock.now(s)
+    columns: dict[str, Any] = {"reason": reason, "message": message}
+    if job.state is to:
+        _set(s, job, columns)
+        return _job(job, now)
+    # the clock of the job: only what it spends in running and finishing counts
+    if job.running_since is not None and to not in _RUNS:
+        columns["ran_s"] = job.ran_s + (now - job.running_since).total_seconds()
+        columns["running_since"] = None
+    elif job.running_since is None and to in _RUNS:
+        columns["running_since"] = now
+    if to is JobState.RUNNING and job.started_at is None:
+        columns["started_at"] = now
+    if to in _JOB_FINAL:
+        columns["finished_at"] = now
+    moves.transition(s, job, to, reason, columns=columns, data=data, at=now)
+    return _job(job, now)
+
+
+def lock(s: Session, job_id: int) -> Job:
+    """The row, locked against other moves until the transaction ends; NotFound. For this package."""
+    query = select(Job).where(Job.id == job_id).with_for_update(key_share=True)
+    job = s.scalar(query.execution_options(populate_existing=True))
+    if job is None:
+        raise NotFound("job", job_id)
+    return job
 
 
 def set_priority(s: Session, job_id: int, priority: int) -> None:
-    raise NotImplementedError
+    if changed(s, update(Job).where(Job.id == job_id).values(priority=priority)) != 1:
+        raise NotFound("job", job_id)
 
 
 def problems(s: Session, job_id: int) -> list[JobProblemRecord]:
     """The problems of a job in their order."""
-    raise NotImplementedError
+    query = _problems().where(JobProblem.job_id == job_id).order_by(JobProblem.position)
+    now = clock.now(s)
+    return [_problem(row, spec, now) for row, spec in s.execute(query).all()]
 
 
 def problem(s: Session, job_problem_id: int) -> JobProblemRecord | None:
-    raise NotImplementedError
+    found = s.execute(_problems().where(JobProblem.id == job_problem_id)).one_or_none()
+    return None if found is None else _problem(found[0], found[1], clock.now(s))
+
+
+def of_problem_key(
+    s: Session, problem_key: str, device_key: str | None = None, limit: int = 50
+) -> list[JobProblemRecord]:
+    """Where a problem was or is tuned, newest first."""
+    query = _problems().where(JobProblem.problem_key == problem_key).order_by(JobProblem.id.desc())
+    if device_key is not None:
+        query = query.where(JobProblem.device_key == device_key)
+    now = clock.now(s)
+    return [_problem(row, spec, now) for row, spec in s.execute(query.limit(limit)).all()]
 
 
 def move_problem(
@@ -82,7 +213,18 @@ def move_problem(
     data: Json | None = None,
 ) -> JobProblemRecord:
     """As `move`, for one problem. SEARCHING sets started_at, an end sets finished_at."""
-    raise NotImplementedError
+    row = _lock_problem(s, job_problem_id)
+    now = clock.now(s)
+    columns: dict[str, Any] = {"reason": reason, "message": message}
+    if row.state is to:
+        _set(s, row, columns)
+    else:
+        if to is JobProblemState.SEARCHING:
+            columns["started_at"] = now
+        if to in _PROBLEM_FINAL:
+            columns["finished_at"] = now
+        moves.transition(s, row, to, reason, columns=columns, data=data, at=now)
+    return _problem(row, _spec(s, row), now)
 
 
 def set_budget(
@@ -94,14 +236,105 @@ def set_budget(
     device_seconds: float | None,
 ) -> None:
     """Sets the share of a problem, as when an earlier one leaves seconds over."""
-    raise NotImplementedError
+    _change_problem(
+        s, job_problem_id, budget_trials=trials, budget_seconds=seconds, budget_device_seconds=device_seconds
+    )
 
 
 def set_device(s: Session, job_problem_id: int, device_key: str, arch: str) -> None:
     """Binds a problem that waited for a device to the one that came."""
-    raise NotImplementedError
+    _change_problem(s, job_problem_id, device_key=device_key, arch=arch)
 
 
 def remember(s: Session, job_problem_id: int, search: Json) -> None:
     """Replaces `search` of the problem."""
-    raise NotImplementedError
+    _change_problem(s, job_problem_id, search=dict(search))
+
+
+def _open_twin(s: Session, dedup_key: str) -> Job | None:
+    return s.scalar(select(Job).where(Job.dedup_key == dedup_key, Job.finished_at.is_(None)))
+
+
+def _newest_with(dedup_key: str) -> Select[Job]:
+    return select(Job).where(Job.dedup_key == dedup_key).order_by(Job.id.desc()).limit(1)
+
+
+def _problems() -> Select[JobProblem, Problem]:
+    query = select(JobProblem, Problem).join(Problem, Problem.key == JobProblem.problem_key)
+    return query.execution_options(populate_existing=True)
+
+
+def _lock_problem(s: Session, job_problem_id: int) -> JobProblem:
+    query = select(JobProblem).where(JobProblem.id == job_problem_id).with_for_update(key_share=True)
+    row = s.scalar(query.execution_options(populate_existing=True))
+    if row is None:
+        raise NotFound("job problem", job_problem_id)
+    return row
+
+
+def _spec(s: Session, row: JobProblem) -> Problem:
+    return s.get_one(Problem, row.problem_key)
+
+
+def _set(s: Session, row: Job | JobProblem, columns: dict[str, Any]) -> None:
+    model = type(row)
+    changed(s, update(model).where(model.id == row.id).values(**columns))
+    for name, value in columns.items():
+        set_committed_value(row, name, value)
+
+
+def _change_problem(s: Session, job_problem_id: int, **columns: Any) -> None:
+    if changed(s, update(JobProblem).where(JobProblem.id == job_problem_id).values(**columns)) != 1:
+        raise NotFound("job problem", job_problem_id)
+
+
+def _job(row: Job, now: datetime) -> JobRecord:
+    running = 0.0 if row.running_since is None else (now - row.running_since).total_seconds()
+    return JobRecord(
+        id=row.id,
+        state=row.state,
+        reason=row.reason,
+        message=row.message,
+        request=row.request,
+        target=row.target,
+        policy=row.policy,
+        policy_key=row.policy_key,
+        options=row.options,
+        budget_trials=row.budget_trials,
+        budget_seconds=row.budget_seconds,
+        budget_device_seconds=row.budget_device_seconds,
+        priority=row.priority,
+        seed=row.seed,
+        token_id=row.token_id,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        ran_s=row.ran_s + max(0.0, running),
+    )
+
+
+def _problem(row: JobProblem, problem: Problem, now: datetime) -> JobProblemRecord:
+    end = row.finished_at or now
+    return JobProblemRecord(
+        id=row.id,
+        job_id=row.job_id,
+        position=row.position,
+        problem_key=row.problem_key,
+        layer_key=problem.layer_key,
+        problem=problem.spec,
+        title=problem.title,
+        device_key=row.device_key,
+        arch=row.arch,
+        weight=row.weight,
+        state=row.state,
+        reason=row.reason,
+        message=row.message,
+        budget_trials=row.budget_trials,
+        budget_seconds=row.budget_seconds,
+        budget_device_seconds=row.budget_device_seconds,
+        seed=row.seed,
+        search=row.search,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        elapsed_s=0.0 if row.started_at is None else max(0.0, (end - row.started_at).total_seconds()),
+    )

@@ -3,28 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import timedelta
 
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from . import clock
 from .enums import Scope
+from .models import Login, LoginCode
 from .records import BrowserSession
+from .sql import changed
+from .tokens import digest, new_secret, scopes_of
 
 
 def create_code(s: Session, scopes: Collection[Scope], expires_in_s: float = 600.0) -> str:
     """A code for one login; returns its clear text."""
-    raise NotImplementedError
+    now = clock.now(s)
+    code = new_secret()
+    s.add(
+        LoginCode(
+            code_sha256=digest(code),
+            scopes=scopes_of(scopes),
+            created_at=now,
+            expires_at=now + timedelta(seconds=expires_in_s),
+        )
+    )
+    s.flush()
+    return code
 
 
 def redeem(s: Session, code: str, session_s: float = 30 * 86400.0) -> tuple[BrowserSession, str] | None:
     """Spends the code: (session, clear text of its cookie); None if it is unknown, spent or too old."""
-    raise NotImplementedError
+    now = clock.now(s)
+    fresh = LoginCode.used_at.is_(None) & (LoginCode.expires_at > now)
+    good = (LoginCode.code_sha256 == digest(code)) & fresh
+    # the update decides: of two that come with the same code, one gets a session
+    if changed(s, update(LoginCode).where(good).values(used_at=now)) != 1:
+        return None
+    spent = s.scalars(select(LoginCode).where(LoginCode.code_sha256 == digest(code))).one()
+    cookie = new_secret()
+    row = Login(
+        cookie_sha256=digest(cookie),
+        csrf=new_secret(),
+        scopes=spent.scopes,
+        created_at=now,
+        expires_at=now + timedelta(seconds=session_s),
+    )
+    s.add(row)
+    s.flush()
+    return _record(row), cookie
 
 
 def check(s: Session, cookie: str) -> BrowserSession | None:
     """The session of this cookie if it is valid now."""
-    raise NotImplementedError
+    row = s.scalar(
+        select(Login)
+        .where(
+            Login.cookie_sha256 == digest(cookie),
+            Login.revoked_at.is_(None),
+            Login.expires_at > clock.now(s),
+        )
+        .execution_options(populate_existing=True)
+    )
+    return None if row is None else _record(row)
 
 
 def revoke(s: Session, session_id: int) -> bool:
-    """Logs out."""
-    raise NotImplementedError
+    """Logs out; False if it was out already."""
+    live = (Login.id == session_id) & Login.revoked_at.is_(None)
+    return changed(s, update(Login).where(live).values(revoked_at=clock.now(s))) == 1
+
+
+def forget(s: Session) -> int:
+    """Drops codes and sessions that ran out; returns how many."""
+    now = clock.now(s)
+    codes = changed(s, delete(LoginCode).where(LoginCode.expires_at < now))
+    return codes + changed(s, delete(Login).where(Login.expires_at < now))
+
+
+def _record(row: Login) -> BrowserSession:
+    scopes = frozenset(Scope(scope) for scope in row.scopes)
+    return BrowserSession(id=row.id, csrf=row.csrf, scopes=scopes, expires_at=row.expires_at)

@@ -1,75 +1,168 @@
 """What is served, what was, and what changed since?
 
 Primitives only: who wins, and when to publish, roll back or withdraw, is decided in service.jobs.
+A record returned by the transaction that made a change still has the old `change_id`: the new one is
+drawn when that transaction commits (events.py says why).
 """
 
 from __future__ import annotations
 
-from sqlalchemy.orm import Session
+import math
+from typing import Any
 
-from .enums import ReleaseState
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session, undefer
+
+from . import clock, moves
+from .enums import ReleaseState, Winner
+from .errors import NotFound, ReleasePinned, StoreError
+from .models import JobProblem, Problem, Quarantine, Release, Trial
 from .records import NewRelease, Page, ReleaseFilter, ReleaseRecord
 
 
 def create(s: Session, new: NewRelease) -> ReleaseRecord:
     """Writes a candidate with the next generation of its (problem, device, policy)."""
-    raise NotImplementedError
+    job_problem = s.get(JobProblem, new.job_problem_id)
+    if job_problem is None:
+        raise NotFound("job problem", new.job_problem_id)
+    if job_problem.device_key is None:
+        raise StoreError(f"Job problem {new.job_problem_id} has no device to release for.")
+    if not (math.isfinite(new.time_us) and new.time_us > 0):
+        raise StoreError(f"A release needs a finite positive time, not {new.time_us}.")
+    problem = s.get_one(Problem, job_problem.problem_key)
+    line = (
+        Release.problem_key == problem.key,
+        Release.device_key == job_problem.device_key,
+        Release.policy_key == new.policy_key,
+    )
+    last = s.scalar(select(func.max(Release.generation)).where(*line))
+    row = Release(
+        problem_key=problem.key,
+        layer_key=problem.layer_key,
+        device_key=job_problem.device_key,
+        arch=job_problem.arch,
+        policy_key=new.policy_key,
+        generation=1 if last is None else last + 1,
+        state=ReleaseState.CANDIDATE,
+        pinned=False,
+        winner=new.winner,
+        job_id=job_problem.job_id,
+        job_problem_id=job_problem.id,
+        trial_id=new.trial_id,
+        race_id=new.race_id,
+        time_us=new.time_us,
+        baseline_time_us=new.baseline_time_us,
+        reason=new.reason,
+        change_id=0,
+        created_at=clock.now(s),
+        policy=dict(new.policy),
+        baseline=dict(new.baseline),
+        tie_set=[dict(one) for one in new.tie_set],
+        noise=dict(new.noise),
+        **_served(s, new),
+    )
+    s.add(row)
+    s.flush()
+    moves.born(s, row)
+    return _record(row, problem)
 
 
 def publish(s: Session, release_id: int, reason: str = "", *, over_pin: bool = False) -> ReleaseRecord:
     """Serves this release (a candidate, or for a rollback a superseded one); the one served until now
     becomes superseded. ReleasePinned if that one is pinned, unless `over_pin`."""
-    raise NotImplementedError
+    row = _lock(s, release_id)
+    if row.state is ReleaseState.PUBLISHED:
+        return _with_problem(s, row)
+    served = s.scalar(
+        select(Release)
+        .where(
+            Release.problem_key == row.problem_key,
+            Release.device_key == row.device_key,
+            Release.policy_key == row.policy_key,
+            Release.state == ReleaseState.PUBLISHED,
+        )
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
+    )
+    now = clock.now(s)
+    if served is not None:
+        if served.pinned and not over_pin:
+            raise ReleasePinned(served.id)
+        gone = {"pinned": False, "ended_at": now}
+        moves.transition(
+            s, served, ReleaseState.SUPERSEDED, reason, columns=gone, data={"by": row.id}, at=now
+        )
+    columns: dict[str, Any] = {"published_at": now, "ended_at": None}
+    if reason:
+        columns["reason"] = reason
+    moves.transition(s, row, ReleaseState.PUBLISHED, reason, columns=columns, at=now)
+    return _with_problem(s, row)
 
 
 def supersede(s: Session, release_id: int, reason: str = "") -> ReleaseRecord:
     """Stops serving this release without another in its place; may be published again later."""
-    raise NotImplementedError
+    return _retire(s, release_id, ReleaseState.SUPERSEDED, reason)
 
 
 def withdraw(s: Session, release_id: int, reason: str) -> ReleaseRecord:
     """Takes it back for good; pinned or not. Withdrawing twice is a no-op."""
-    raise NotImplementedError
+    return _retire(s, release_id, ReleaseState.WITHDRAWN, reason)
 
 
 def pin(s: Session, release_id: int, pinned: bool, reason: str = "") -> ReleaseRecord:
-    """Sets or clears the pin."""
-    raise NotImplementedError
+    """Sets or clears the pin; StoreError unless it is published."""
+    row = _lock(s, release_id)
+    if row.pinned == pinned:
+        return _with_problem(s, row)
+    if row.state is not ReleaseState.PUBLISHED:
+        raise StoreError(f"Release {release_id} is {row.state}; only a published one can be pinned.")
+    row.pinned = pinned
+    s.flush()
+    moves.stayed(s, row, "pinned" if pinned else "unpinned", data={"reason": reason})
+    return _with_problem(s, row)
 
 
 def get(s: Session, release_id: int) -> ReleaseRecord | None:
-    raise NotImplementedError
+    return _one(s, _releases().where(Release.id == release_id))
 
 
 def best(s: Session, problem_key: str, device_key: str, policy_key: str) -> ReleaseRecord | None:
     """The published one."""
-    raise NotImplementedError
+    line = _line(_releases(), problem_key, device_key, policy_key)
+    return _one(s, line.where(Release.state == ReleaseState.PUBLISHED))
 
 
 def history(s: Session, problem_key: str, device_key: str, policy_key: str) -> list[ReleaseRecord]:
     """All generations, newest first."""
-    raise NotImplementedError
+    line = _line(_releases(), problem_key, device_key, policy_key)
+    return _all(s, line.order_by(Release.generation.desc()))
 
 
 def for_problem(
     s: Session, problem_key: str, policy_key: str | None = None, arch: str | None = None
 ) -> list[ReleaseRecord]:
     """Published ones of this problem on any device (of an arch): near misses, `foreign` answers."""
-    raise NotImplementedError
+    where = ReleaseFilter(problem_key=problem_key, policy_key=policy_key, arch=arch)
+    return _all(s, _filtered(_releases(), where).order_by(Release.id))
 
 
 def for_layer(
     s: Session, layer_key: str, device_key: str, policy_key: str | None = None
 ) -> list[ReleaseRecord]:
     """Published ones of this layer at any size on one device: dispatch tables, `bucket` answers."""
-    raise NotImplementedError
+    where = ReleaseFilter(layer_key=layer_key, device_key=device_key, policy_key=policy_key)
+    return _all(s, _filtered(_releases(), where).order_by(Release.id))
 
 
 def listing(
     s: Session, where: ReleaseFilter | None = None, *, after: tuple[int] | None = None, limit: int = 50
 ) -> Page[ReleaseRecord]:
     """Newest first by id, filtered."""
-    raise NotImplementedError
+    query = _filtered(_releases(), where or ReleaseFilter()).order_by(Release.id.desc()).limit(limit + 1)
+    if after is not None:
+        query = query.where(Release.id < after[0])
+    rows = _all(s, query)
+    return Page(tuple(rows[:limit]), (rows[limit - 1].id,) if len(rows) > limit else None)
 
 
 def changes(
@@ -77,13 +170,146 @@ def changes(
 ) -> list[ReleaseRecord]:
     """What changed after `change_id` `after` (a client's bulk refresh), oldest change first: published,
     superseded and withdrawn ones, each once with its present state."""
-    raise NotImplementedError
+    query = _releases().where(Release.change_id > after, Release.state != ReleaseState.CANDIDATE)
+    if device_key is not None:
+        query = query.where(Release.device_key == device_key)
+    return _all(s, query.order_by(Release.change_id).limit(limit))
 
 
 def quarantined(s: Session) -> list[ReleaseRecord]:
     """Published ones whose (schedule, toolchain) is in quarantine: to be withdrawn."""
-    raise NotImplementedError
+    query = _releases().join(
+        Quarantine,
+        (Quarantine.arch == Release.arch)
+        & (Quarantine.schedule_key == Release.schedule_key)
+        & (Quarantine.toolchain_key == Release.toolchain_key)
+        & Quarantine.lifted_at.is_(None),
+    )
+    return _all(s, query.where(Release.state == ReleaseState.PUBLISHED).order_by(Release.id))
 
 
 def counts(s: Session) -> dict[ReleaseState, int]:
-    raise NotImplementedError
+    """How many releases there are in each state (states with none are left out)."""
+    return dict(s.execute(select(Release.state, func.count()).group_by(Release.state)).tuples().all())
+
+
+def _served(s: Session, new: NewRelease) -> dict[str, Any]:
+    if new.winner is Winner.BASELINE:
+        return {}
+    wanted = [undefer(Trial.plan), undefer(Trial.toolchain)]
+    trial = None if new.trial_id is None else s.get(Trial, new.trial_id, options=wanted)
+    if trial is None or trial.artifact_sha256 is None or trial.plan is None:
+        raise StoreError(f"Trial {new.trial_id} has no artifact and can not be released.")
+    return {
+        "family": trial.family,
+        "schedule": trial.schedule,
+        "schedule_key": trial.schedule_key,
+        "plan": trial.plan,
+        "toolchain": trial.toolchain,
+        "toolchain_key": trial.toolchain_key,
+        "artifact_sha256": trial.artifact_sha256,
+        "pool_sha256": trial.pool_sha256,
+    }
+
+
+def _retire(s: Session, release_id: int, to: ReleaseState, reason: str) -> ReleaseRecord:
+    row = _lock(s, release_id)
+    if row.state is not to:
+        now = clock.now(s)
+        columns = {"pinned": False, "ended_at": now, "reason": reason}
+        moves.transition(s, row, to, reason, columns=columns, at=now)
+    return _with_problem(s, row)
+
+
+def _lock(s: Session, release_id: int) -> Release:
+    query = select(Release).where(Release.id == release_id).with_for_update(key_share=True)
+    row = s.scalar(query.execution_options(populate_existing=True))
+    if row is None:
+        raise NotFound("release", release_id)
+    return row
+
+
+def _releases() -> Select[Release, Problem]:
+    query = select(Release, Problem).join(Problem, Problem.key == Release.problem_key)
+    return query.execution_options(populate_existing=True)
+
+
+def _line(
+    query: Select[Release, Problem], problem_key: str, device_key: str, policy_key: str
+) -> Select[Release, Problem]:
+    return query.where(
+        Release.problem_key == problem_key,
+        Release.device_key == device_key,
+        Release.policy_key == policy_key,
+    )
+
+
+def _filtered(
+    query: Select[Release, Problem], where: ReleaseFilter
+) -> Select[Release, Problem]:
+    exact = {
+        Problem.op: where.op,
+        Problem.dtype: where.dtype,
+        Release.device_key: where.device_key,
+        Release.arch: where.arch,
+        Release.layer_key: where.layer_key,
+        Release.problem_key: where.problem_key,
+        Release.policy_key: where.policy_key,
+        Release.winner: where.winner,
+    }
+    query = query.where(*[column == value for column, value in exact.items() if value is not None])
+    return query.where(Release.state.in_(where.states)) if where.states else query
+
+
+def _one(s: Session, query: Select[Release, Problem]) -> ReleaseRecord | None:
+    found = s.execute(query).one_or_none()
+    return None if found is None else _record(found[0], found[1])
+
+
+def _all(s: Session, query: Select[Release, Problem]) -> list[ReleaseRecord]:
+    return [_record(row, problem) for row, problem in s.execute(query).all()]
+
+
+def _with_problem(s: Session, row: Release) -> ReleaseRecord:
+    return _record(row, s.get_one(Problem, row.problem_key))
+
+
+def _record(row: Release, problem: Problem) -> ReleaseRecord:
+    return ReleaseRecord(
+        id=row.id,
+        problem_key=row.problem_key,
+        layer_key=row.layer_key,
+        problem=problem.spec,
+        title=problem.title,
+        op=problem.op,
+        device_key=row.device_key,
+        arch=row.arch,
+        policy=row.policy,
+        policy_key=row.policy_key,
+        generation=row.generation,
+        state=row.state,
+        pinned=row.pinned,
+        winner=row.winner,
+        job_id=row.job_id,
+        job_problem_id=row.job_problem_id,
+        trial_id=row.trial_id,
+        race_id=row.race_id,
+        family=row.family,
+        schedule=row.schedule,
+        schedule_key=row.schedule_key,
+        plan=row.plan,
+        toolchain=row.toolchain,
+        toolchain_key=row.toolchain_key,
+        artifact_sha256=row.artifact_sha256,
+        pool_sha256=row.pool_sha256,
+        time_us=row.time_us,
+        baseline_time_us=row.baseline_time_us,
+        baseline=row.baseline,
+        tie_set=tuple(row.tie_set),
+        noise=row.noise,
+        reason=row.reason,
+        created_at=row.created_at,
+        published_at=row.published_at,
+        ended_at=row.ended_at,
+        change_id=row.change_id,
+    )

@@ -6,40 +6,109 @@ guess. The clear text is returned once, by `create`.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection
+from datetime import datetime, timedelta
+from hashlib import sha256
 
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
+from . import clock
 from .enums import Scope
+from .models import Token
 from .records import TokenRecord
+from .sql import changed, insert_ignoring
+
+
+def new_secret() -> str:
+    """32 random bytes as text that is safe in headers, URLs and cookies."""
+    return secrets.token_urlsafe(32)
+
+
+def digest(clear: str) -> str:
+    """What is stored of a secret."""
+    return sha256(clear.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def scopes_of(scopes: Collection[Scope]) -> list[str]:
+    """As they are stored: sorted plain words."""
+    return sorted(Scope(scope).value for scope in scopes)
 
 
 def create(
     s: Session, name: str, scopes: Collection[Scope], expires_in_s: float | None = None
 ) -> tuple[TokenRecord, str]:
     """A new token and its clear text."""
-    raise NotImplementedError
+    now = clock.now(s)
+    clear = new_secret()
+    row = Token(
+        name=name[:200],
+        token_sha256=digest(clear),
+        scopes=scopes_of(scopes),
+        created_at=now,
+        expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
+    )
+    s.add(row)
+    s.flush()
+    return _record(row), clear
 
 
 def ensure(s: Session, name: str, scopes: Collection[Scope], clear: str) -> TokenRecord:
     """Makes a token of this clear text valid (ROOFTILE_TOKEN of `serve`, the file in ROOFTILE_HOME).
     An older token of the same name with another text is revoked."""
-    raise NotImplementedError
+    now = clock.now(s)
+    hashed = digest(clear)
+    others = (Token.name == name) & (Token.token_sha256 != hashed) & Token.revoked_at.is_(None)
+    changed(s, update(Token).where(others).values(revoked_at=now))
+    values = {"name": name, "token_sha256": hashed, "scopes": scopes_of(scopes), "created_at": now}
+    if not insert_ignoring(s, Token, values):
+        valid = {"name": name, "scopes": scopes_of(scopes), "revoked_at": None, "expires_at": None}
+        changed(s, update(Token).where(Token.token_sha256 == hashed).values(**valid))
+    row = s.scalars(_with(hashed)).one()
+    return _record(row)
 
 
 def check(s: Session, clear: str) -> TokenRecord | None:
     """The token of this clear text if it is valid now."""
-    raise NotImplementedError
+    # found by its hash: the time of the look-up tells nothing about the text
+    row = s.scalar(_with(digest(clear)))
+    if row is None or not _valid(row, clock.now(s)):
+        return None
+    return _record(row)
 
 
 def touch(s: Session, token_id: int) -> None:
     """Writes that it was used now (call at most once a minute)."""
-    raise NotImplementedError
+    changed(s, update(Token).where(Token.id == token_id).values(last_used_at=clock.now(s)))
 
 
 def revoke(s: Session, token_id: int) -> bool:
-    raise NotImplementedError
+    """Ends it; False if it is unknown or was ended before."""
+    live = (Token.id == token_id) & Token.revoked_at.is_(None)
+    return changed(s, update(Token).where(live).values(revoked_at=clock.now(s))) == 1
 
 
 def listing(s: Session) -> list[TokenRecord]:
-    raise NotImplementedError
+    """All, oldest first."""
+    return [_record(row) for row in s.scalars(select(Token).order_by(Token.id))]
+
+
+def _with(hashed: str) -> Select[Token]:
+    return select(Token).where(Token.token_sha256 == hashed).execution_options(populate_existing=True)
+
+
+def _valid(row: Token, now: datetime) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+
+
+def _record(row: Token) -> TokenRecord:
+    return TokenRecord(
+        id=row.id,
+        name=row.name,
+        scopes=frozenset(Scope(scope) for scope in row.scopes),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )

@@ -1,138 +1,209 @@
-"""Which trials are there, who may work on one, and what came of it?"""
+"""Which trials are there, and which is the best?
+
+Who works on a trial, and what comes of it, is in `claims`; those functions are also names of this
+module (`trials.claim_compile`), because callers think of them as one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session, undefer
 
-from .enums import TrialReason, TrialState
-from .records import (
-    ClaimId,
-    CompileClaim,
-    CompileOutcome,
-    MeasureClaim,
-    MeasureOutcome,
-    NewTrial,
-    OutcomeCount,
-    Page,
-    Spent,
-    TrialDetail,
-    TrialRecord,
+from . import clock, jobs, moves
+from .claims import (
+    cancel_open,
+    claim_compile,
+    claim_measure,
+    compile_waits,
+    expire,
+    fail,
+    finish_compile,
+    finish_measure,
+    measure_waits,
+    release,
+    renew,
 )
+from .enums import JobProblemState, Stage, TrialState
+from .errors import NotFound
+from .evidence import measurement_record, verdict_record
+from .models import JobProblem, Measurement, Problem, Race, Trial, Verdict
+from .records import NewTrial, OutcomeCount, Page, Spent, TrialDetail, TrialRecord
+from .rows import trial_record
+from .sql import usable
+from .transitions import JOB, TRIAL_OPEN, final
+
+__all__ = [
+    "best",
+    "best_of_job",
+    "cancel_open",
+    "claim_compile",
+    "claim_measure",
+    "compile_waits",
+    "counts",
+    "detail",
+    "expire",
+    "fail",
+    "finish_compile",
+    "finish_measure",
+    "get",
+    "in_flight",
+    "listing",
+    "measure_waits",
+    "of_problem",
+    "propose",
+    "release",
+    "renew",
+    "spent",
+    "top",
+]
 
 
 def propose(s: Session, job_problem_id: int, new: Sequence[NewTrial]) -> list[TrialRecord]:
     """Inserts the schedules that its job problem does not have yet, in the order given and numbered
-    on from the last; returns the inserted ones."""
-    raise NotImplementedError
-
-
-def claim_compile(
-    s: Session, owner: str, limit: int, lease_s: float, archs: Sequence[str]
-) -> list[CompileClaim]:
-    """Takes up to `limit` trials to compile, of running jobs: by priority, job, number."""
-    raise NotImplementedError
-
-
-def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bool:
-    """Writes the outcome; False: the claim is stale, and nothing was changed."""
-    raise NotImplementedError
-
-
-def claim_measure(
-    s: Session, owner: str, device_key: str, limit: int, lease_s: float
-) -> list[MeasureClaim]:
-    """Takes up to `limit` compiled trials of this device, of running jobs."""
-    raise NotImplementedError
-
-
-def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bool:
-    """Writes the outcome; False: the claim is stale, and nothing was changed. A reason of
-    QUARANTINE_REASONS also puts (schedule, toolchain) into quarantine, in the same transaction."""
-    raise NotImplementedError
-
-
-def renew(s: Session, claim_ids: Sequence[ClaimId], lease_s: float) -> list[ClaimId]:
-    """Extends the leases; returns the claims that are still held: stop work on the others."""
-    raise NotImplementedError
-
-
-def release(s: Session, claim_ids: Sequence[ClaimId]) -> int:
-    """Gives claims back unharmed (a worker that stops); returns how many were still held."""
-    raise NotImplementedError
-
-
-def expire(
-    s: Session, *, owner: str | None = None, max_attempts: int = 3, limit: int = 100
-) -> list[TrialRecord]:
-    """Gives back the trials whose lease ran out (or all that `owner` holds: it is known dead). One
-    that lost its worker `max_attempts` times ends as failed: worker_lost. Returns what it touched."""
-    raise NotImplementedError
-
-
-def cancel_open(
-    s: Session,
-    *,
-    job_id: int | None = None,
-    job_problem_id: int | None = None,
-    reason: TrialReason = TrialReason.JOB_ENDED,
-) -> int:
-    """Cancels what has not ended; claims on them are stale from then on. Returns how many."""
-    raise NotImplementedError
-
-
-def fail(s: Session, trial_id: int, reason: TrialReason, evidence: dict[str, object]) -> bool:
-    """Ends a trial that nobody can work on (no worker for its arch...); False if it had ended."""
-    raise NotImplementedError
+    on from the last; returns the inserted ones. Nothing once the job or the problem has ended."""
+    job_problem = s.get(JobProblem, job_problem_id)
+    if job_problem is None:
+        raise NotFound("job problem", job_problem_id)
+    # The lock on the job orders proposals among each other and against a cancel: no trial is left open
+    # in a job that has ended, and numbers have no gaps.
+    job = jobs.lock(s, job_problem.job_id)
+    s.refresh(job_problem)
+    if job.state in final(JOB) or job_problem.state is not JobProblemState.SEARCHING:
+        return []
+    mine = Trial.job_problem_id == job_problem_id
+    wanted = [one.schedule_key for one in new]
+    known = set(s.scalars(select(Trial.schedule_key).where(mine, Trial.schedule_key.in_(wanted))))
+    last = s.scalar(select(func.max(Trial.number)).where(mine))
+    number = 0 if last is None else last + 1
+    now = clock.now(s)
+    rows: list[Trial] = []
+    for one in new:
+        if one.schedule_key in known:
+            continue
+        known.add(one.schedule_key)
+        rows.append(
+            Trial(
+                job_id=job.id,
+                job_problem_id=job_problem_id,
+                number=number + len(rows),
+                problem_key=job_problem.problem_key,
+                device_key=job_problem.device_key,
+                arch=job_problem.arch,
+                family=one.family,
+                schedule_key=one.schedule_key,
+                source=one.source,
+                predicted_us=one.predicted_us,
+                state=TrialState.PROPOSED,
+                stage=Stage.COMPILE,
+                attempt=0,
+                losses=0,
+                contended=False,
+                created_at=now,
+                schedule=dict(one.schedule),
+                log="",
+            )
+        )
+    s.add_all(rows)
+    s.flush()
+    for row in rows:
+        moves.born(s, row, data={"number": row.number, "source": row.source.value}, at=now)
+    return [trial_record(row) for row in rows]
 
 
 def get(s: Session, trial_id: int) -> TrialRecord | None:
-    raise NotImplementedError
+    row = s.get(Trial, trial_id, populate_existing=True)
+    return None if row is None else trial_record(row)
 
 
 def detail(s: Session, trial_id: int) -> TrialDetail | None:
     """With plan, toolchain, log, evidence, verdicts and measurements (oldest first)."""
-    raise NotImplementedError
+    row = s.get(Trial, trial_id, options=[undefer("*")], populate_existing=True)
+    if row is None:
+        return None
+    verdicts = s.scalars(select(Verdict).where(Verdict.trial_id == trial_id).order_by(Verdict.id))
+    times = s.scalars(select(Measurement).where(Measurement.trial_id == trial_id).order_by(Measurement.id))
+    return TrialDetail(
+        trial=trial_record(row),
+        problem=s.get_one(Problem, row.problem_key).spec,
+        pool_sha256=row.pool_sha256,
+        plan=row.plan,
+        toolchain=row.toolchain,
+        resources=row.resources,
+        log=row.log,
+        evidence=row.evidence or {},
+        verdicts=tuple(verdict_record(one) for one in verdicts),
+        measurements=tuple(measurement_record(one) for one in times),
+    )
 
 
 def of_problem(
     s: Session, job_problem_id: int, states: Sequence[TrialState] | None = None
 ) -> list[TrialRecord]:
     """All trials of a job problem by number: what the search is fed with."""
-    raise NotImplementedError
+    query = select(Trial).where(Trial.job_problem_id == job_problem_id).order_by(Trial.number)
+    if states is not None:
+        query = query.where(Trial.state.in_(states))
+    return [trial_record(row) for row in s.scalars(query)]
 
 
 def in_flight(s: Session, job_problem_id: int) -> int:
     """How many trials of a job problem have not ended."""
-    raise NotImplementedError
+    query = select(func.count()).where(
+        Trial.job_problem_id == job_problem_id, Trial.state.in_(TRIAL_OPEN)
+    )
+    return s.scalar(query) or 0
 
 
 def best(s: Session, job_problem_id: int) -> TrialRecord | None:
     """The fastest measured, undisturbed trial with a finite positive time."""
-    raise NotImplementedError
+    found = top(s, job_problem_id, 1)
+    return found[0] if found else None
 
 
 def top(s: Session, job_problem_id: int, limit: int) -> list[TrialRecord]:
     """The fastest ones, as `best`, fastest first; equal times by number."""
-    raise NotImplementedError
+    query = select(Trial).where(Trial.job_problem_id == job_problem_id, _promotable())
+    return [trial_record(row) for row in s.scalars(query.order_by(Trial.time_us, Trial.number).limit(limit))]
 
 
 def best_of_job(s: Session, job_id: int) -> dict[int, TrialRecord]:
     """`best` for each job problem of a job that has one, by job problem id."""
-    raise NotImplementedError
+    ids = s.scalars(select(JobProblem.id).where(JobProblem.job_id == job_id)).all()
+    found = {one: best(s, one) for one in ids}
+    return {one: trial for one, trial in found.items() if trial is not None}
 
 
 def counts(
     s: Session, *, job_id: int | None = None, job_problem_id: int | None = None
 ) -> list[OutcomeCount]:
     """Trials by state and reason."""
-    raise NotImplementedError
+    query = select(Trial.state, Trial.reason, func.count()).group_by(Trial.state, Trial.reason)
+    if job_id is not None:
+        query = query.where(Trial.job_id == job_id)
+    if job_problem_id is not None:
+        query = query.where(Trial.job_problem_id == job_problem_id)
+    rows = [OutcomeCount(state, reason, count) for state, reason, count in s.execute(query).all()]
+    return sorted(rows, key=lambda row: (row.state.value, row.reason.value if row.reason else ""))
 
 
 def spent(s: Session, job_problem_id: int) -> Spent:
     """What a job problem has used; its races' device time is counted too."""
-    raise NotImplementedError
+    total, compile_s, device_s = s.execute(
+        select(
+            func.count(),
+            func.sum(Trial.compile_s),
+            func.sum(Trial.device_s),
+        ).where(Trial.job_problem_id == job_problem_id)
+    ).one()
+    raced = s.scalar(select(func.sum(Race.device_s)).where(Race.job_problem_id == job_problem_id))
+    return Spent(
+        trials=total,
+        open_trials=in_flight(s, job_problem_id),
+        compile_s=compile_s or 0.0,
+        device_s=(device_s or 0.0) + (raced or 0.0),
+    )
 
 
 def listing(
@@ -150,4 +221,46 @@ def listing(
 ) -> Page[TrialRecord]:
     """Trials by page. order: "newest", "oldest" (key: (id,)) or "fastest" (only those with a time; key:
     (time_us, id))."""
-    raise NotImplementedError
+    query = select(Trial).limit(limit + 1)
+    exact = {
+        Trial.job_id: job_id,
+        Trial.job_problem_id: job_problem_id,
+        Trial.problem_key: problem_key,
+        Trial.device_key: device_key,
+        Trial.family: family,
+    }
+    query = query.where(*[column == value for column, value in exact.items() if value is not None])
+    if states is not None:
+        query = query.where(Trial.state.in_(states))
+    if order == "fastest":
+        query = query.where(usable(Trial.time_us)).order_by(Trial.time_us, Trial.id)
+        if after is not None:
+            time_us, last = after  # type: ignore[misc]
+            # the first half alone lets the index jump to the place
+            query = query.where(
+                Trial.time_us >= time_us, (Trial.time_us > time_us) | (Trial.id > last)
+            )
+    elif order == "newest":
+        query = query.order_by(Trial.id.desc())
+        if after is not None:
+            query = query.where(Trial.id < after[-1])
+    elif order == "oldest":
+        query = query.order_by(Trial.id)
+        if after is not None:
+            query = query.where(Trial.id > after[-1])
+    else:
+        raise ValueError(f"order is {order!r}; it is one of newest, oldest, fastest")
+    rows = s.scalars(query).all()
+    page = tuple(trial_record(row) for row in rows[:limit])
+    if len(rows) <= limit:
+        return Page(page, None)
+    edge = page[-1]
+    return Page(page, (edge.time_us, edge.id) if order == "fastest" else (edge.id,))
+
+
+def _promotable() -> ColumnElement[bool]:
+    # disturbed samples are kept, but never promoted
+    promotable: ColumnElement[bool] = (
+        (Trial.state == TrialState.MEASURED) & Trial.contended.is_(False) & usable(Trial.time_us)
+    )
+    return promotable

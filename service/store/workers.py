@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from . import clock
+from .bounded import json_object
 from .enums import WorkerKind, WorkerState
+from .models import Device, Worker
 from .records import Json, WorkerRecord
+from .sql import changed, upsert
 
 ALIVE_S = 30.0
 """A worker that reported within this time counts as alive; it should report every 5 s."""
@@ -22,27 +29,57 @@ def heartbeat(
     data: Json | None = None,
 ) -> None:
     """Says that a worker lives and what it does; touches its device too."""
-    raise NotImplementedError
+    now = clock.now(s)
+    told = {
+        "kind": kind,
+        "host": host,
+        "pid": pid,
+        "device_key": device_key,
+        "state": state,
+        "data": json_object(data or {}, 8 * 1024),
+        "heartbeat_at": now,
+    }
+    upsert(s, Worker, {"id": worker_id, "started_at": now, **told}, key=["id"], update=told)
+    if device_key is not None:
+        changed(s, update(Device).where(Device.key == device_key).values(last_seen_at=now))
 
 
 def get(s: Session, worker_id: str) -> WorkerRecord | None:
-    raise NotImplementedError
+    row = s.get(Worker, worker_id, populate_existing=True)
+    return None if row is None else _record(row, clock.now(s))
 
 
 def listing(s: Session) -> list[WorkerRecord]:
     """All, by kind and id."""
-    raise NotImplementedError
+    now = clock.now(s)
+    return [_record(row, now) for row in s.scalars(select(Worker).order_by(Worker.kind, Worker.id))]
 
 
 def alive(s: Session, kind: WorkerKind | None = None) -> list[WorkerRecord]:
-    raise NotImplementedError
+    return [one for one in listing(s) if one.alive and (kind is None or one.kind is kind)]
 
 
 def remove(s: Session, worker_id: str) -> None:
     """A worker that ended in order takes its row with it."""
-    raise NotImplementedError
+    changed(s, delete(Worker).where(Worker.id == worker_id))
 
 
 def forget(s: Session, older_than_s: float = 86400.0) -> int:
     """Drops rows that have not reported for so long; returns how many."""
-    raise NotImplementedError
+    since = clock.now(s) - timedelta(seconds=older_than_s)
+    return changed(s, delete(Worker).where(Worker.heartbeat_at < since))
+
+
+def _record(row: Worker, now: datetime) -> WorkerRecord:
+    return WorkerRecord(
+        id=row.id,
+        kind=row.kind,
+        host=row.host,
+        pid=row.pid,
+        device_key=row.device_key,
+        state=row.state,
+        data=row.data,
+        started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at,
+        alive=now - row.heartbeat_at <= timedelta(seconds=ALIVE_S),
+    )

@@ -1,0 +1,399 @@
+"""Who may work on a trial, and what came of it?
+
+Claim, renew, finish, give back, expire. A claim is a compare-and-swap on (state, attempt) that nobody
+holds a lease on; it raises the attempt, and each reply must carry it. On Postgres the rows are locked
+with SKIP LOCKED, so that claimers do not queue behind each other; on SQLite the transaction has the
+write lock from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, select, update
+from sqlalchemy.orm import Session, undefer
+
+from . import artifacts, clock, devices, moves, quarantines
+from .bounded import json_object, text
+from .enums import QUARANTINE_REASONS, ArtifactKind, JobState, Stage, TrialReason, TrialState
+from .evidence import add_measurement, add_verdict, fault_of
+from .models import Job, JobProblem, Problem, Trial
+from .records import (
+    ClaimId,
+    CompileClaim,
+    Compiled,
+    CompileOutcome,
+    Failed,
+    MeasureClaim,
+    MeasureOutcome,
+    TrialRecord,
+)
+from .rows import trial_record
+from .sql import changed, usable
+from .transitions import TRIAL_OPEN
+
+MAX_CLAIMS = 20
+"""A trial that was given back in order again and again ends all the same."""
+
+_FREE: dict[str, Any] = {"lease_owner": None, "lease_expires_at": None}
+
+
+def _waiting_compile(archs: Sequence[str]) -> Select[Trial]:
+    return (
+        select(Trial)
+        .join(Job, Job.id == Trial.job_id)
+        .where(
+            Trial.stage == Stage.COMPILE,
+            Trial.lease_owner.is_(None),
+            Trial.state == TrialState.PROPOSED,
+            Trial.arch.in_(list(archs)),
+            Job.state == JobState.RUNNING,
+        )
+    )
+
+
+def _waiting_measure(device_key: str) -> Select[Trial]:
+    return (
+        select(Trial)
+        .join(Job, Job.id == Trial.job_id)
+        .where(
+            Trial.stage == Stage.MEASURE,
+            Trial.lease_owner.is_(None),
+            Trial.state == TrialState.COMPILED,
+            Trial.device_key == device_key,
+            Job.state == JobState.RUNNING,
+        )
+    )
+
+
+def _take(s: Session, query: Select[Trial], limit: int) -> list[Trial]:
+    ordered = query.order_by(Job.priority.desc(), Trial.job_id, Trial.number).limit(limit)
+    locked = ordered.with_for_update(of=Trial, skip_locked=True, key_share=True)
+    return list(s.scalars(locked.execution_options(populate_existing=True)))
+
+
+def compile_waits(s: Session, archs: Sequence[str]) -> bool:
+    """Whether claim_compile would find something; cheap, for a read session."""
+    return bool(s.scalar(select(_waiting_compile(archs).exists())))
+
+
+def measure_waits(s: Session, device_key: str) -> bool:
+    """Whether claim_measure would find something; cheap, for a read session."""
+    return devices.in_service(s, device_key) and bool(s.scalar(select(_waiting_measure(device_key).exists())))
+
+
+def claim_compile(
+    s: Session, owner: str, limit: int, lease_s: float, archs: Sequence[str]
+) -> list[CompileClaim]:
+    """Takes up to `limit` trials to compile, of running jobs: by priority, job, number."""
+    now = clock.now(s)
+    claims = []
+    for trial in _take(s, _waiting_compile(archs), limit):
+        seen = (
+            (Trial.id == trial.id)
+            & (Trial.state == trial.state)
+            & (Trial.attempt == trial.attempt)
+            & Trial.lease_owner.is_(None)
+        )
+        lease = _lease(owner, lease_s, now, trial.attempt)
+        if changed(s, update(Trial).where(seen).values(**lease)) != 1:
+            continue
+        claims.append(
+            CompileClaim(
+                trial_id=trial.id,
+                attempt=trial.attempt + 1,
+                job_id=trial.job_id,
+                job_problem_id=trial.job_problem_id,
+                problem=s.get_one(Problem, trial.problem_key).spec,
+                schedule=trial.schedule,
+                family=trial.family,
+                arch=trial.arch,
+                device_key=trial.device_key,
+            )
+        )
+    return claims
+
+
+def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bool:
+    """Writes the outcome; False: the claim is stale, and nothing was changed."""
+    trial = _held(s, claim_id, TrialState.PROPOSED)
+    if trial is None:
+        return False
+    if isinstance(outcome, Failed):
+        _end(s, trial, outcome)
+        return True
+    key = quarantines.toolchain_key(outcome.toolchain)
+    built = _built(s, trial, outcome, key)
+    if quarantines.holds(s, trial.arch, trial.schedule_key, key):
+        failure = Failed(TrialState.REJECTED, TrialReason.QUARANTINED, {"toolchain_key": key})
+        _end(s, trial, failure, **built)
+    elif trial.device_key is None:
+        # no device was asked for: compiled and judged by the cost model is all it gets
+        now = clock.now(s)
+        ended = {"stage": Stage.DONE, "finished_at": now, **_FREE}
+        moves.transition(s, trial, TrialState.RANKED, at=now, columns={**built, **ended})
+    else:
+        onward = {"stage": Stage.MEASURE, "losses": 0, **_FREE}
+        moves.transition(s, trial, TrialState.COMPILED, columns={**built, **onward})
+    return True
+
+
+def claim_measure(
+    s: Session, owner: str, device_key: str, limit: int, lease_s: float
+) -> list[MeasureClaim]:
+    """Takes up to `limit` compiled trials of this device, of running jobs. None while the device is out
+    of service."""
+    if not devices.in_service(s, device_key):
+        return []
+    now = clock.now(s)
+    claims = []
+    query = _waiting_measure(device_key).options(undefer(Trial.plan))
+    for trial in _take(s, query, limit):
+        lease = _lease(owner, lease_s, now, trial.attempt)
+        moves.transition(s, trial, TrialState.MEASURING, at=now, columns=lease)
+        job_problem = s.get_one(JobProblem, trial.job_problem_id)
+        assert trial.artifact_sha256 is not None
+        assert trial.plan is not None
+        claims.append(
+            MeasureClaim(
+                trial_id=trial.id,
+                attempt=trial.attempt,
+                job_id=trial.job_id,
+                job_problem_id=trial.job_problem_id,
+                problem=s.get_one(Problem, trial.problem_key).spec,
+                schedule=trial.schedule,
+                family=trial.family,
+                arch=trial.arch,
+                plan=trial.plan,
+                artifact_sha256=trial.artifact_sha256,
+                pool_sha256=trial.pool_sha256,
+                policy=s.get_one(Job, trial.job_id).policy,
+                best_us=_best_us(s, trial.job_problem_id),
+                # differs by trial, and is the same again when the trial is measured again
+                seed=(job_problem.seed * 1_000_003 + trial.number) % (1 << 31),
+            )
+        )
+    return claims
+
+
+def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bool:
+    """Writes the outcome; False: the claim is stale, and nothing was changed. A reason of
+    QUARANTINE_REASONS also puts (schedule, toolchain) into quarantine, in the same transaction."""
+    trial = _held(s, claim_id, TrialState.MEASURING)
+    if trial is None:
+        return False
+    now = clock.now(s)
+    used = outcome.device_s
+    if used is None and trial.claimed_at is not None:
+        used = max(0.0, (now - trial.claimed_at).total_seconds())
+    device_s = (trial.device_s or 0.0) + (used or 0.0)
+    if isinstance(outcome, Failed):
+        _end(s, trial, outcome, device_s=device_s)
+        return True
+    add_verdict(s, outcome.verdict, trial_id=trial.id, artifact_sha256=trial.artifact_sha256)
+    failure = fault_of(outcome.measurement, outcome.verdict)
+    if failure is not None:
+        _end(s, trial, failure, device_s=device_s)
+        return True
+    add_measurement(s, outcome.measurement, trial_id=trial.id)
+    told = {"time_us": outcome.measurement.median_us, "contended": outcome.measurement.contended}
+    to = TrialState.CULLED if outcome.culled else TrialState.MEASURED
+    reason = TrialReason.SLOWER if outcome.culled else None
+    ended = {"stage": Stage.DONE, "reason": reason, "finished_at": now, "device_s": device_s, **_FREE}
+    moves.transition(s, trial, to, reason, columns={**ended, **told}, data=told, at=now)
+    return True
+
+
+def renew(s: Session, claim_ids: Sequence[ClaimId], lease_s: float) -> list[ClaimId]:
+    """Extends the leases; returns the claims that are still held: stop work on the others."""
+    until = clock.now(s) + timedelta(seconds=lease_s)
+    # sorted, so that two renewals never wait for each other's rows in a circle
+    return [
+        (trial_id, attempt)
+        for trial_id, attempt in sorted(claim_ids)
+        if changed(s, update(Trial).where(_is_held(trial_id, attempt)).values(lease_expires_at=until)) == 1
+    ]
+
+
+def release(s: Session, claim_ids: Sequence[ClaimId]) -> int:
+    """Gives claims back unharmed (a worker that stops); returns how many were still held."""
+    held = 0
+    for trial_id, attempt in sorted(claim_ids):
+        trial = _lock(s, _is_held(trial_id, attempt))
+        if trial is not None:
+            _give_back(s, trial, "released", over=trial.attempt >= MAX_CLAIMS)
+            held += 1
+    return held
+
+
+def expire(
+    s: Session, *, owner: str | None = None, max_attempts: int = 3, limit: int = 100
+) -> list[TrialRecord]:
+    """Gives back the trials whose lease ran out (or all that `owner` holds: it is known dead). One
+    that lost its worker `max_attempts` times ends as failed: worker_lost. Returns what it touched."""
+    lost = Trial.lease_expires_at < clock.now(s) if owner is None else Trial.lease_owner == owner
+    query = (
+        select(Trial)
+        .where(lost, Trial.lease_owner.is_not(None), Trial.state.in_(TRIAL_OPEN))
+        .order_by(Trial.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True, key_share=True)
+    )
+    touched = []
+    for trial in s.scalars(query.execution_options(populate_existing=True)).all():
+        losses = trial.losses + 1
+        over = losses >= max_attempts or trial.attempt >= MAX_CLAIMS
+        _give_back(s, trial, TrialReason.WORKER_LOST, over=over, losses=losses)
+        touched.append(trial_record(trial))
+    return touched
+
+
+def cancel_open(
+    s: Session,
+    *,
+    job_id: int | None = None,
+    job_problem_id: int | None = None,
+    reason: TrialReason = TrialReason.JOB_ENDED,
+) -> int:
+    """Cancels what has not ended; claims on them are stale from then on. Returns how many."""
+    if (job_id is None) == (job_problem_id is None):
+        raise ValueError("name either the job or the job problem")
+    mine = Trial.job_id == job_id if job_id is not None else Trial.job_problem_id == job_problem_id
+    query = select(Trial).where(mine, Trial.state.in_(TRIAL_OPEN)).order_by(Trial.id)
+    rows = s.scalars(query.with_for_update(key_share=True).execution_options(populate_existing=True)).all()
+    for trial in rows:
+        _end(s, trial, Failed(TrialState.CANCELLED, reason))
+    return len(rows)
+
+
+def fail(s: Session, trial_id: int, reason: TrialReason, evidence: dict[str, object]) -> bool:
+    """Ends a trial that nobody can work on (no worker for its arch...); False if it had ended."""
+    trial = _lock(s, (Trial.id == trial_id) & Trial.state.in_(TRIAL_OPEN))
+    if trial is None:
+        return False
+    _end(s, trial, Failed(TrialState.FAILED, reason, evidence))
+    return True
+
+
+def disprove(s: Session, trial_id: int, failure: Failed) -> None:
+    """Takes the time from a measured trial that failed in a race, and quarantines it if it was wrong.
+    For this package."""
+    trial = _lock(s, Trial.id == trial_id)
+    if trial is None:
+        return
+    if trial.state is TrialState.MEASURED:
+        _end(s, trial, failure, time_us=None)
+    elif failure.reason in QUARANTINE_REASONS:
+        _quarantine(s, trial, failure)
+
+
+def _lease(owner: str, lease_s: float, now: datetime, attempt: int) -> dict[str, Any]:
+    return {
+        "attempt": attempt + 1,
+        "lease_owner": owner,
+        "lease_expires_at": now + timedelta(seconds=lease_s),
+        "claimed_at": now,
+    }
+
+
+def _is_held(trial_id: int, attempt: int) -> Any:
+    return (
+        (Trial.id == trial_id)
+        & (Trial.attempt == attempt)
+        & Trial.lease_owner.is_not(None)
+        & Trial.state.in_(TRIAL_OPEN)
+    )
+
+
+def _held(s: Session, claim_id: ClaimId, state: TrialState) -> Trial | None:
+    return _lock(s, _is_held(*claim_id) & (Trial.state == state))
+
+
+def _lock(s: Session, where: Any) -> Trial | None:
+    query = select(Trial).where(where).with_for_update(key_share=True)
+    return s.scalar(query.execution_options(populate_existing=True))
+
+
+def _give_back(
+    s: Session, trial: Trial, reason: TrialReason | str, *, over: bool, losses: int | None = None
+) -> None:
+    losses = trial.losses if losses is None else losses
+    told = {"attempt": trial.attempt, "losses": losses, "owner": trial.lease_owner}
+    if over:
+        failure = Failed(TrialState.FAILED, TrialReason.WORKER_LOST, told)
+        _end(s, trial, failure, losses=losses)
+    elif trial.state is TrialState.MEASURING:
+        columns = {"losses": losses, **_FREE}
+        moves.transition(s, trial, TrialState.COMPILED, reason, columns=columns, data=told)
+    else:
+        changed(s, update(Trial).where(Trial.id == trial.id).values(losses=losses, **_FREE))
+        s.refresh(trial)
+        moves.stayed(s, trial, reason, data=told)
+
+
+def _end(s: Session, trial: Trial, failure: Failed, **columns: Any) -> None:
+    now = clock.now(s)
+    if failure.verdict is not None:
+        add_verdict(s, failure.verdict, trial_id=trial.id, artifact_sha256=trial.artifact_sha256)
+    if failure.compile_s is not None:
+        columns["compile_s"] = failure.compile_s
+    reason = TrialReason(failure.reason)
+    ended = {
+        "reason": reason,
+        "stage": Stage.DONE,
+        "finished_at": now,
+        "evidence": json_object(failure.evidence),
+        **_FREE,
+    }
+    moves.transition(s, trial, TrialState(failure.state), reason, columns={**columns, **ended}, at=now)
+    if failure.reason in QUARANTINE_REASONS:
+        _quarantine(s, trial, failure)
+
+
+def _quarantine(s: Session, trial: Trial, failure: Failed) -> None:
+    if trial.toolchain_key is None:
+        return
+    quarantines.add(
+        s,
+        family=trial.family,
+        arch=trial.arch,
+        schedule_key=trial.schedule_key,
+        toolchain_key=trial.toolchain_key,
+        reason=TrialReason(failure.reason),
+        device_key=trial.device_key,
+        artifact_sha256=trial.artifact_sha256,
+        trial_id=trial.id,
+    )
+
+
+def _built(s: Session, trial: Trial, outcome: Compiled, toolchain_key: str) -> dict[str, Any]:
+    artifacts.put(
+        s,
+        outcome.artifact_sha256,
+        outcome.artifact_bytes,
+        ArtifactKind.KERNEL,
+        outcome.recipe,
+        trial.arch,
+    )
+    return {
+        "artifact_sha256": outcome.artifact_sha256,
+        "pool_sha256": outcome.pool_sha256,
+        "toolchain_key": toolchain_key,
+        "toolchain": dict(outcome.toolchain),
+        "plan": dict(outcome.plan),
+        "resources": json_object(outcome.resources),
+        "log": text(outcome.log),
+        "compile_s": outcome.compile_s,
+    }
+
+
+def _best_us(s: Session, job_problem_id: int) -> float | None:
+    query = select(Trial.time_us).where(
+        Trial.job_problem_id == job_problem_id,
+        Trial.state == TrialState.MEASURED,
+        Trial.contended.is_(False),
+        usable(Trial.time_us),
+    )
+    return s.scalar(query.order_by(Trial.time_us).limit(1))

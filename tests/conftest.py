@@ -1,0 +1,90 @@
+"""Which databases do all tests share?
+
+`sqlite_url` and `postgres_url` are migrated databases of the test's own; `database` is a Database on
+each of the two in turn. Postgres starts once a session, at first use, and each test gets a copy of a
+template that was migrated once.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+from support.postgres import Postgres, PostgresMissingError
+
+from service.store import migrate
+from service.store.database import Database
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest-alembic 0.13 binds itself to this file and then ends the collection with an AttributeError
+    # under pytest 9; tests/store/test_migrate.py tests what it would
+    plugin = config.pluginmanager.get_plugin("pytest_alembic")
+    if plugin is not None:
+        config.pluginmanager.unregister(plugin)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    try:
+        server = Postgres.start()
+    except PostgresMissingError as missing:
+        pytest.skip(f"POSTGRES TESTS ARE NOT RUN: {missing}")
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: Postgres) -> str:
+    url = postgres_server.create_database()
+    migrate.upgrade(url)
+    name = make_url(url).database
+    assert name is not None
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
+    url = postgres_server.create_database(postgres_template)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: Postgres) -> Iterator[str]:
+    """A database without any tables."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("sqlite") / "template.db"
+    migrate.upgrade(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    file = tmp_path / "rooftile.db"
+    shutil.copy(sqlite_template, file)
+    return f"sqlite:///{file}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Each of the two in turn."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """Each of the two in turn."""
+    opened = Database(database_url, name="rooftile-test")
+    yield opened
+    opened.close()

