@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -44,7 +45,7 @@ def full(s: Session, job: JobRecord) -> schemas.Job:
 
 def _summary_fields(
     job: JobRecord, rows: list[JobProblemRecord], counts: Mapping[str, int]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     devices = dict.fromkeys(row.device_key or row.arch for row in rows)
     return {
         "id": job.id,

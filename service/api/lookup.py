@@ -20,15 +20,15 @@ from search_space.device import arch_of_key
 from search_space.registry import why_not
 from service.api import render, schemas
 from service.api.errors import NotFoundError
+from service.jobs.request import CACHES, LAUNCHES
+from service.jobs.submit import problem_record
 from service.jobs.target import auto_device, policy_key, resolve_policy
-from service.store import devices, releases, trials
+from service.store import devices, problems, releases, trials
 from service.store.enums import ReleaseState, TrialState, Winner
 from service.store.records import NewDemand, ProblemRecord, ReleaseRecord
 
 MOST_MISSES = 200
 LEVELS = ("exact", "stale", "foreign", "bucket", "default", "baseline", "none")
-CACHES = ("cold", "warm")
-LAUNCHES = ("graph", "eager")
 AUTO = "auto"
 _MOST_COUNT = 10**9
 # Trials of a family that are looked through for the toolchain of a release, newest first.
@@ -86,7 +86,7 @@ def parse_misses(body: Mapping[str, Any]) -> list[NewDemand]:
         policy = resolve_policy(question.cache, question.launch, question.device)
         out.append(
             NewDemand(
-                problem=_record(question.problem),
+                problem=problem_record(question.problem),
                 device_key=question.device,
                 policy_key=policy_key(policy),
                 level=_word(f"{path}.level", row.get("level", "none"), LEVELS),
@@ -233,8 +233,6 @@ def problem(row: ProblemRecord, served: Sequence[ReleaseRecord]) -> schemas.Prob
 
 def table(s: Session, layer_key: str, device: str, cache: str | None, launch: str | None) -> schemas.Table:
     """What is served at each tuned size of a layer on one device; NotFoundError for an unknown layer."""
-    from service.store import problems
-
     known = problems.of_layer(s, layer_key)
     if not known:
         raise NotFoundError(f"There is no layer {layer_key}.", field="layer_key", value=layer_key)
@@ -269,12 +267,6 @@ def table(s: Session, layer_key: str, device: str, cache: str | None, launch: st
 
 
 # ---------------------------------------------------------------- fields
-
-
-def _record(problem: Problem) -> ProblemRecord:
-    from service.jobs.submit import problem_record
-
-    return problem_record(problem)
 
 
 def _problem(path: str, value: object) -> Problem:

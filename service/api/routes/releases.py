@@ -119,7 +119,14 @@ Decide = Callable[[Session, int], ReleaseRecord]
 
 def _steer(request: Request, release_id: str, decide: Decide) -> schemas.Release:
     number = row_id(release_id, "release")
-    return render.release(state_of(request).database.run(lambda s: decide(s, number)))
+    database = state_of(request).database
+    database.run(lambda s: decide(s, number))
+    # Read again: the change's id is drawn when the transaction commits.
+    with database.read() as s:
+        row = releases.get(s, number)
+    if row is None:
+        raise NotFoundError(f"There is no release {number}.", field="id", value=number)
+    return render.release(row)
 
 
 @router.post(
