@@ -46,7 +46,11 @@ def compile_all(
                 for future in done:
                     order = running.pop(future)
                     outcome = _outcome(future)
-                    if isinstance(outcome, CompileFailure) and outcome.reason in _RETRY_ALONE and len(orders) > 1:
+                    if (
+                        isinstance(outcome, CompileFailure)
+                        and outcome.reason in _RETRY_ALONE
+                        and len(orders) > 1
+                    ):
                         again.append(order)
                     else:
                         yield order.key, outcome

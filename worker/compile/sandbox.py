@@ -8,6 +8,7 @@ that was killed (CE-26). A shell and not preexec_fn, because compiles run from s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -48,9 +49,7 @@ class Finished:
     timed_out: bool
 
 
-def run(
-    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], limits: Limits
-) -> Finished:
+def run(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], limits: Limits) -> Finished:
     """Run `command` in `folder` within `limits`; its whole group is gone when this returns."""
     log_path = folder / "log.txt"
     started = time.monotonic()
@@ -88,10 +87,9 @@ def run(
 
 
 def _kill_group(group: int) -> None:
-    try:
+    # Errors: all of it has ended.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # all of it has ended
 
 
 def _read_log(path: Path) -> str:

@@ -184,7 +184,8 @@ def _build(
     reason, message = _why(end, limits)
     if reason is None:
         raise DiskFullError(
-            f"There is no room left for the compiler's files under {folder.parent}; free some or set ROOFTILE_HOME elsewhere."
+            f"There is no room left for the compiler's files under {folder.parent}; "
+            "free some or set ROOFTILE_HOME elsewhere."
         )
     raise CompileFailure(reason, message, evidence)
 

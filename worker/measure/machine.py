@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,13 +151,12 @@ def _read(path: Path) -> str:
         return ""
 
 
-def wait_until_idle(threads: int, *, most_s: float = 0.25, step_s: float = 0.002) -> float:
-    """Wait until this process uses no CPU any more (spinning threads have gone to sleep); the seconds it took.
+def wait_until_idle(*, most_s: float = 0.25, step_s: float = 0.002) -> float:
+    """Wait until this process uses no CPU any more (spinning threads went to sleep); the seconds it took.
 
     A thread pool that still spins after a burst would disturb whoever runs next: OpenBLAS's threads spin for
     some 30 ms, ours for 50 us.
     """
-    del threads
     started = time.monotonic()
     before = time.process_time()
     while time.monotonic() - started < most_s:
@@ -169,8 +167,3 @@ def wait_until_idle(threads: int, *, most_s: float = 0.25, step_s: float = 0.002
             break
         before = now
     return time.monotonic() - started
-
-
-def percent(values: Sequence[float]) -> float:
-    """The mean of shares, 0 for none."""
-    return sum(values) / len(values) if values else 0.0

@@ -33,7 +33,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Rotation:
-    """How many sets of buffers a run goes round, and how much is streamed through the cache after each round."""
+    """How many sets of buffers runs go round, and how much is streamed through the cache after each round."""
 
     sets: int
     flush_bytes: int

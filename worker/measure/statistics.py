@@ -60,7 +60,12 @@ def least_time_us(
 
 
 def impossible(
-    samples_us: Sequence[float], flops: float, read_bytes: float, roof: Mapping[str, Any] | None, *, cold: bool
+    samples_us: Sequence[float],
+    flops: float,
+    read_bytes: float,
+    roof: Mapping[str, Any] | None,
+    *,
+    cold: bool,
 ) -> dict[str, Any] | None:
     """Why these times cannot be true (evidence of `invalid_time`), or None (AT-19).
 
@@ -70,7 +75,11 @@ def impossible(
         return {"message": "no time was taken", "rule": "no_samples"}
     for value in samples_us:
         if not math.isfinite(value) or value <= 0.0:
-            return {"message": f"a time of {value} us is not finite and positive", "rule": "positive", "sample": str(value)}
+            return {
+                "message": f"a time of {value} us is not finite and positive",
+                "rule": "positive",
+                "sample": str(value),
+            }
     middle = median(samples_us)
     least, which = least_time_us(flops, read_bytes, roof, cold=cold)
     if which is not None and middle * ROOF_MARGIN < least:

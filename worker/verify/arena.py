@@ -86,7 +86,7 @@ class GuardedBuffer:
         align: int = 1,
         huge_from_bytes: int = HUGE_FROM_BYTES,
     ) -> None:
-        """`placement` is `end` (rounded down to a multiple of `align`) or `start` (`offset` into the page)."""
+        """`placement`: `end` (rounded down to a multiple of `align`) or `start` (`offset` into the page)."""
         if placement == "end":
             body_bytes = _round_up(nbytes + align, PAGE_BYTES)
         else:
@@ -171,7 +171,7 @@ def describe_fault(regions: Iterable[Region], address: int, write: bool) -> dict
             "where": where,
             "offset_bytes": bytes_off,
             "address": hex(address),
-            "message": f"{how} {bytes_off} bytes {where} {region.name}",
+            "message": f"{how} {where} {region.name}, {bytes_off} bytes from there",
         }
     return None
 
@@ -187,7 +187,8 @@ def _map(total: int) -> int:
 def _over(address: int, nbytes: int) -> Bytes:
     if nbytes == 0:
         return np.empty(0, np.uint8)
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    return np.ndarray((nbytes,), np.uint8, buffer=memory)
 
 
 def _round_up(value: int, multiple: int) -> int:

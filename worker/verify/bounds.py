@@ -3,7 +3,7 @@
 Products of two numbers uniform in [-1, 1] have an RMS of 1/3, so a sum of K of them has sqrt(K)/3 and wanders
 while it is summed: one after the other in precision u it gathers an error of RMS about 0.4 * u * sqrt(K) of
 the output's RMS, in blocks less. An element may be off by 8 * u * sqrt(K + 16) times the RMS: 20 of those
-sigmas, and far below what one missing product (RMS 1/3) makes. The whole may be off by half an element's bound in the norm.
+sigmas, and far below what one missing product (RMS 1/3) makes. The norm of the whole may be off by half that.
 Elements near zero after cancellation get the same absolute room (a relative bound alone would fail them).
 """
 
@@ -104,7 +104,9 @@ def compare(out: npt.NDArray[Any], reference: Reference, bound: Bound) -> Compar
                 "of": out.size,
                 "first": list(where),
                 "got": str(got[where]),
-                "expected": float(expected[where]) if math.isfinite(expected[where]) else str(expected[where]),
+                "expected": float(expected[where])
+                if math.isfinite(expected[where])
+                else str(expected[where]),
             },
         )
     magnitude = np.abs(expected)
@@ -114,15 +116,18 @@ def compare(out: npt.NDArray[Any], reference: Reference, bound: Bound) -> Compar
     wrong = difference > allowed
     norm = math.sqrt(float(np.vdot(magnitude, magnitude)))
     error = math.sqrt(float(np.vdot(difference, difference))) if np.isfinite(difference).all() else math.inf
-    norm_error = error / norm if norm > 0.0 else (0.0 if error <= bound.absolute * math.sqrt(out.size) else math.inf)
+    norm_error = (
+        error / norm if norm > 0.0 else (0.0 if error <= bound.absolute * math.sqrt(out.size) else math.inf)
+    )
     max_error = float(difference.max())
     if wrong.any():
         where = _first(wrong)
         count = int(np.count_nonzero(wrong))
         evidence = {
             "message": (
-                f"{count} of {out.size} elements are wrong, the first at {list(where)}: got {float(got[where]):.9g}, "
-                f"expected {float(expected[where]):.9g}, allowed {float(allowed[where]):.3g} off"
+                f"{count} of {out.size} elements are wrong, the first at {list(where)}: "
+                f"got {float(got[where]):.9g}, expected {float(expected[where]):.9g}, "
+                f"allowed {float(allowed[where]):.3g} off"
             ),
             "count": count,
             "of": out.size,
@@ -139,7 +144,9 @@ def compare(out: npt.NDArray[Any], reference: Reference, bound: Bound) -> Compar
             max_error,
             norm_error,
             {
-                "message": f"the norm of the error is {norm_error:.3g} of the result's, allowed is {bound.norm:.3g}",
+                "message": (
+                    f"the norm of the error is {norm_error:.3g} of the result's, allowed is {bound.norm:.3g}"
+                ),
                 "norm_error": norm_error,
                 "allowed_norm": bound.norm,
             },

@@ -110,7 +110,7 @@ def main_cases(problem: Gemm, seed: int) -> tuple[Case, Case]:
 
 
 def timing_offset(problem: Gemm) -> int:
-    """Where in a page buffers begin when timed: 16 bytes in, as glibc gives them, or as the problem promises."""
+    """Where in a page buffers begin when timed: 16 bytes in, as glibc gives them, or as promised."""
     return max(16, problem.align.a, problem.align.b, problem.align.c)
 
 
@@ -131,7 +131,9 @@ def neighbours(problem: Gemm, seed: int) -> list[Case]:
     ]
     if m > 1 and 2 * 5 * n * k <= _MOST_FLOPS_OF_FULL_NEIGHBOUR and n and k:
         # Another m at the problem's own n and k: what a plan made for exactly these can be asked.
-        sizes.append(("other m", 1 if m != 1 else 3, n, k, batch, {"placement": "start", "offset": 16, "b": True}))
+        sizes.append(
+            ("other m", 1 if m != 1 else 3, n, k, batch, {"placement": "start", "offset": 16, "b": True})
+        )
     cases: list[Case] = []
     for index, (name, m_, n_, k_, batch_, how) in enumerate(sizes):
         alphas, betas = (1.0, -1.25, 0.5), (1.0, 0.5, -2.0)
@@ -146,7 +148,9 @@ def neighbours(problem: Gemm, seed: int) -> list[Case]:
                 scalar(problem.beta, betas[index % 3]),
                 pad=how.get("pad", 0),
                 align=how.get("align", 1),
-                shares_b_of="main/start" if how.get("b") and problem.batch == 1 and problem.ld.b is None else None,
+                shares_b_of="main/start"
+                if how.get("b") and problem.batch == 1 and problem.ld.b is None
+                else None,
             )
         )
     if problem.beta != "zero":
@@ -168,4 +172,3 @@ def neighbours(problem: Gemm, seed: int) -> list[Case]:
 
 def _seed(seed: int, index: int) -> int:
     return (seed * 1_000_003 + index) & 0x7FFF_FFFF_FFFF_FFFF
-

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from rooftile.launch.operands import numpy_dtype
-from rooftile.launch.x86 import Prepared, X86Kernel
+from rooftile.launch.x86 import X86Kernel
 from rooftile.problem import operand_dtype
+
 from worker.verify.arena import HUGE_PAGE_BYTES, GuardedBuffer, Region
 from worker.verify.bounds import Comparison, compare
 from worker.verify.cases import Case
@@ -59,66 +59,58 @@ class CheckResult:
 
 
 class Target:
-    """What a run may write: out and workspace of one case, poisoned, and the launch bound to them."""
+    """What a run may write: out and workspace of one case, poisoned; `launch` is set by whoever binds it."""
 
     def __init__(
-        self,
-        kernel: X86Kernel,
-        prepared: PreparedCase,
-        announce: Announce,
-        workspace: GuardedBuffer | None = None,
+        self, prepared: PreparedCase, announce: Announce, workspace: GuardedBuffer | None = None
     ) -> None:
-        case = prepared.case
         self.prepared = prepared
-        self.names = {**case.names(), "threads": kernel.pool.threads}
-        self.out = new_buffer(case, "out")
-        self.kind = numpy_dtype(operand_dtype(case.problem, "out"))
-        self._out_is_c = case.out_is_c
-        size = kernel.plan.concrete(self.names).workspace_bytes if 0 not in self._shape() else 0
         self.workspace = workspace
-        if workspace is None and size:
-            self.workspace = new_workspace(size)
-        pointers = {**prepared.addresses(), "out": self.out.base}
-        if self._out_is_c:
-            pointers["c"] = self.out.base
-        if self.workspace is not None:
-            pointers["workspace"] = self.workspace.base
+        self.out = new_buffer(prepared.case, "out")
+        self.kind = numpy_dtype(operand_dtype(prepared.case.problem, "out"))
+        self.launch: Callable[[], object] = _not_bound
         self.poison()
+        self._announce = announce
         regions = [self.out.region, *(buffer.region for buffer in prepared.inputs.values())]
-        if self.workspace is not None:
-            regions.append(self.workspace.region)
+        if workspace is not None:
+            regions.append(workspace.region)
         self.regions = regions
-        announce(regions)
-        self.launch: Prepared = kernel.prepare(
-            self.names, pointers, {"alpha": case.alpha, "beta": case.beta}
-        )
+        self.announce()
 
-    def _shape(self) -> tuple[int, ...]:
-        problem = self.prepared.case.problem
-        return (problem.m, problem.n, problem.batch)
+    def announce(self) -> None:
+        """Tell where the buffers lie, and that a run comes now."""
+        self._announce(self.regions)
 
     def output(self) -> Array:
         return strided(self.prepared.case, "out", self.out.data())
 
     def poison(self) -> None:
-        """Make every byte that may be written tell whether it was."""
+        """Make every byte that may be written tell whether it was; counts runs anew."""
+        self.runs = 0
         fill_bytes(self.out.body(), self.kind, self.out.region.body)
-        if self._out_is_c:
+        if self.prepared.case.out_is_c:
             source = self.prepared.inputs["c"]
             self.output()[...] = strided(self.prepared.case, "c", source.data())
         if self.workspace is not None:
             fill_bytes(self.workspace.body(), np.float32, self.workspace.region.body)
 
+    def run_once(self) -> None:
+        """One run; this is what is timed."""
+        self.runs += 1
+        self.launch()
+
     def run(self) -> float:
         """One run; its time in microseconds."""
         start = time.perf_counter_ns()
-        self.launch.run()
+        self.run_once()
         return (time.perf_counter_ns() - start) / 1000.0
 
     def compare(self) -> Comparison:
         case = self.prepared.case
         return compare(
-            np.ascontiguousarray(as_matrix(case, "out", self.output())), self.prepared.reference, self.prepared.bound
+            np.ascontiguousarray(as_matrix(case, "out", self.output())),
+            self.prepared.reference,
+            self.prepared.bound,
         )
 
     def check(self) -> Comparison:
@@ -181,7 +173,7 @@ class Target:
         return VerifyFailure(
             "out_of_bounds",
             {
-                "message": f"wrote {bytes_off} bytes {where} {region.name}",
+                "message": f"wrote {where} {region.name}, {bytes_off} bytes from there",
                 "buffer": region.name,
                 "where": where,
                 "offset_bytes": bytes_off,
@@ -192,6 +184,28 @@ class Target:
 
     def close(self) -> None:
         self.out.close()
+
+
+def bind_kernel(kernel: X86Kernel, target: Target) -> None:
+    """Make `target.launch` a run of the kernel, through the client's launcher."""
+    case = target.prepared.case
+    pointers = {**target.prepared.addresses(), "out": target.out.base}
+    if case.out_is_c:
+        pointers["c"] = target.out.base
+    if target.workspace is not None:
+        pointers["workspace"] = target.workspace.base
+    target.launch = kernel.prepare(
+        plan_names(kernel, case), pointers, {"alpha": case.alpha, "beta": case.beta}
+    ).run
+
+
+def plan_names(kernel: X86Kernel, case: Case) -> dict[str, int]:
+    """The names of a case, with those of the machine."""
+    return {**case.names(), "threads": kernel.pool.threads, "sm_count": 0}
+
+
+def _not_bound() -> None:
+    raise RuntimeError("a target was run before it was bound")
 
 
 def new_workspace(nbytes: int, placement: str = "end") -> GuardedBuffer:
@@ -208,7 +222,7 @@ def new_workspace(nbytes: int, placement: str = "end") -> GuardedBuffer:
 
 def skip_reason(kernel: X86Kernel, prepared: PreparedCase) -> str | None:
     """Why the plan is not for this case, or None."""
-    names = {**prepared.case.names(), "threads": kernel.pool.threads, "sm_count": 0}
+    names = plan_names(kernel, prepared.case)
     align = {name: address & -address for name, address in prepared.addresses().items() if address}
     return "; ".join(kernel.plan.check(names, align)) or None
 
@@ -222,7 +236,11 @@ def check_case(
     reason = skip_reason(kernel, prepared)
     if reason is not None:
         return CheckResult(case, True, None, None, None, bound, skipped=reason)
-    target = Target(kernel, prepared, announce)
+    size = 0
+    if 0 not in (case.problem.m, case.problem.n):
+        size = kernel.plan.concrete(plan_names(kernel, case)).workspace_bytes
+    target = Target(prepared, announce, new_workspace(size) if size else None)
+    bind_kernel(kernel, target)
     try:
         run_us = target.run()
         found = target.check()
@@ -236,6 +254,7 @@ def check_case(
 def _repeat(kernel: X86Kernel, target: Target) -> None:
     first = target.output().copy()
     target.poison()
+    target.announce()
     target.run()
     target.check()
     if not kernel.plan.deterministic:
@@ -247,7 +266,9 @@ def _repeat(kernel: X86Kernel, target: Target) -> None:
         raise VerifyFailure(
             "nondeterministic",
             {
-                "message": f"{count} of {first.size} elements differ between two runs, the first at {list(where)}",
+                "message": (
+                    f"{count} of {first.size} elements differ between two runs, the first at {list(where)}"
+                ),
                 "first": list(where),
                 "count": count,
                 "values": [float(first[where]), float(target.output()[where])],

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from rooftile.launch.operands import numpy_dtype
 from rooftile.problem import Gemm, operand_dtype, operand_shape
+
 from worker.verify.arena import GuardedBuffer
 from worker.verify.bounds import Bound, bound_for
 from worker.verify.cases import Case
@@ -176,7 +176,10 @@ def _reference(case: Case, arrays: Mapping[str, Array], threads: int | None) -> 
         products = product(a, b, threads)
     else:
         products = np.stack([product(a[i], b[i], threads) for i in range(problem.batch)])
-    rest = {name: as_matrix(case, name, arrays[name]) if name in arrays else None for name in ("c", "bias", "residual")}
+    rest = {
+        name: as_matrix(case, name, arrays[name]) if name in arrays else None
+        for name in ("c", "bias", "residual")
+    }
     return finish(
         products,
         alpha=case.alpha,

@@ -62,7 +62,7 @@ def activate(values: F64, activation: str | None) -> F64:
     if activation == "relu":
         return np.maximum(values, 0.0)
     if activation == "gelu":
-        return np.asarray(0.5 * values * (1.0 + _erf(values / math.sqrt(2.0)).astype(np.float64)))
+        return np.asarray(0.5 * values * (1.0 + np.asarray(_erf(values / math.sqrt(2.0)), np.float64)))
     if activation == "gelu_tanh":
         inner = math.sqrt(2.0 / math.pi) * (values + 0.044715 * values**3)
         return np.asarray(0.5 * values * (1.0 + np.tanh(inner)))
