@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# Type checkers take this name for true; importing it from typing would cost more than all the rest here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from rooftile.client import Client, Job, Kernel
     from rooftile.errors import (
         ArtifactError,
