@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ from service.cli import tune_args, tune_result, tune_watch
 from service.cli.common import DONE, FAILED, guarded, print_json
 from service.errors import OperationError
 from service.jobs import control
+from service.jobs.errors import IllegalMove
 from service.jobs.request import JobRequest
 from service.jobs.submit import submit
 from service.paths import prepare_home
@@ -114,7 +116,7 @@ class _Run:
     def go(self, body: dict[str, Any]) -> JobRecord:
         if self._hands.own:
             self._wait_for_device()
-        job, created = self._database.run(lambda s: submit(s, body))
+        job, created = submit(self._database, body)
         self._view.say(f"job {job.id}" if created else f"job {job.id}, which somebody asked for already")
         self._view.start()
         return self._watch(job.id, ours=created)
@@ -173,7 +175,8 @@ class _Run:
         return job
 
     def _cancel(self, job_id: int) -> None:
-        self._database.run(lambda s: control.cancel(s, job_id))
+        with contextlib.suppress(IllegalMove):  # it ended just now
+            control.cancel(self._database, job_id)
 
 
 def _target(target: Mapping[str, Any]) -> str:

@@ -1,0 +1,223 @@
+"""Kill any process of the tree at any time and start again: is every job done, and everything counted once?
+
+One service, one small job for each place where something is killed with SIGKILL. On SQLite and on Postgres.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service.jobs.submit import submit
+from service.store import events, jobs, races, releases, trials, workers
+from service.store.database import Database
+from service.store.enums import (
+    EventKind,
+    JobProblemState,
+    JobState,
+    RaceState,
+    Stage,
+    TrialState,
+    WorkerKind,
+)
+from service.store.records import JobProblemRecord
+from service.store.transitions import TRIAL_OPEN
+
+ROOFTILE = str(Path(sys.executable).with_name("rooftile"))
+TRIALS = 6
+JOB_S = 60.0
+
+
+class Service:
+    """`rooftile serve` on a home of its own; killed and started again at will."""
+
+    def __init__(self, home: Path, database_url: str) -> None:
+        self.home = home
+        self.database = Database(database_url, name="rooftile-test")
+        self._environment = {
+            **os.environ,
+            "ROOFTILE_HOME": str(home),
+            "ROOFTILE_DATABASE_URL": database_url,
+        }
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [ROOFTILE, "serve", "--port", "0"], env=self._environment, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().startswith("Rooftile serves at ")
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(15)
+
+    def pid(self, kind: WorkerKind) -> int:
+        """The process of a worker that lives now."""
+        found: list[int] = []
+
+        def alive() -> bool:
+            with self.database.read() as s:
+                found[:] = [row.pid for row in workers.alive(s, kind) if Path(f"/proc/{row.pid}").exists()]
+            return bool(found)
+
+        wait_for(alive, 30)
+        return found[-1]
+
+    def tree(self) -> list[int]:
+        """Every process that carries this home in its environment."""
+        mark = f"ROOFTILE_HOME={self.home}\0".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if mark in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+                except OSError:
+                    continue
+        return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, pause_s: float = 0.01) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(pause_s)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    home = tmp_path / "home"
+    if request.param == "sqlite":
+        home.mkdir()
+        url = f"sqlite:///{home}/rooftile.db"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    made = Service(home, url)
+    made.start()
+    yield made
+    made.stop()
+    made.database.close()
+    assert made.tree() == []
+
+
+def _submit(service: Service, m: int) -> int:
+    body = {
+        "problem": {"op": "gemm", "m": m, "n": 64, "k": 64, "dtype": "f32"},
+        "budget": {"trials": TRIALS},
+    }
+    job, created = submit(service.database, body)
+    assert created
+    return job.id
+
+
+def _problem(service: Service, job_id: int) -> JobProblemRecord:
+    with service.database.read() as s:
+        (row,) = jobs.problems(s, job_id)
+    return row
+
+
+def _in_stage(service: Service, job_id: int, stage: Stage) -> Callable[[], bool]:
+    """A trial of the job is in the hands of a worker."""
+    problem = _problem(service, job_id)
+
+    def look() -> bool:
+        with service.database.read() as s:
+            rows = trials.of_problem(s, problem.id)
+        return any(row.stage is stage and row.lease_owner for row in rows)
+
+    return look
+
+
+def _searching(service: Service, job_id: int) -> Callable[[], bool]:
+    return lambda: _problem(service, job_id).state is JobProblemState.SEARCHING
+
+
+def _racing(service: Service, job_id: int) -> Callable[[], bool]:
+    problem = _problem(service, job_id)
+
+    def look() -> bool:
+        with service.database.read() as s:
+            race = races.latest(s, problem.id)
+        return race is not None and race.state is RaceState.RACING
+
+    return look
+
+
+def _audit(service: Service, job_id: int) -> None:
+    """Done; nothing lost, nothing twice."""
+
+    def ended() -> bool:
+        with service.database.read() as s:
+            job = jobs.get(s, job_id)
+        return job is not None and not job.open
+
+    wait_for(ended, JOB_S, 0.1)
+    problem = _problem(service, job_id)
+    with service.database.read() as s:
+        job = jobs.get(s, job_id)
+        rows = trials.of_problem(s, problem.id)
+        details = [trials.detail(s, row.id) for row in rows]
+        told = events.after(s, 0, job_id=job_id, limit=10_000)
+        raced = races.of_job(s, job_id)
+        assert problem.device_key is not None
+        served = releases.history(s, problem.problem_key, problem.device_key, job.policy_key if job else "")
+        spent = trials.spent(s, problem.id)
+    assert job is not None
+    assert job.state is JobState.DONE, (job.state, job.reason, job.message)
+    assert problem.state is JobProblemState.DONE
+    # Every trial of the budget, each schedule once, each at an end.
+    assert [row.number for row in rows] == list(range(TRIALS))
+    assert len({row.schedule_key for row in rows}) == TRIALS
+    assert not [row for row in rows if row.state in TRIAL_OPEN]
+    assert spent.trials == TRIALS
+    # One killed worker costs no trial: it is done again.
+    assert not [row for row in rows if row.state is TrialState.FAILED], [(r.state, r.reason) for r in rows]
+    # Counted once: one measurement for each time, one event for each end.
+    for detail in details:
+        assert detail is not None
+        timed = detail.trial.state in (TrialState.MEASURED, TrialState.CULLED)
+        assert len(detail.measurements) == (1 if timed else 0), detail.trial
+    ends = Counter(
+        event.subject_id for event in told if event.kind is EventKind.TRIAL and event.to not in TRIAL_OPEN
+    )
+    assert ends == {row.id: 1 for row in rows}
+    assert [race.state for race in raced].count(RaceState.DONE) == 1
+    assert not [race for race in raced if race.state in (RaceState.QUEUED, RaceState.RACING)]
+    assert len(served) == 1
+    assert [event.to for event in told if event.kind is EventKind.JOB][-1] == "done"
+    assert [event.to for event in told if event.kind is EventKind.JOB].count("done") == 1
+
+
+@pytest.mark.timeout(240)
+def test_kill_anywhere_and_the_job_is_done_with_nothing_lost_or_twice(service: Service) -> None:
+    service.pid(WorkerKind.MEASURE)  # its device is known now
+    places: list[tuple[str, WorkerKind | None, Callable[[Service, int], Callable[[], bool]]]] = [
+        ("compile", WorkerKind.COMPILE, lambda s, j: _in_stage(s, j, Stage.COMPILE)),
+        ("measure", WorkerKind.MEASURE, lambda s, j: _in_stage(s, j, Stage.MEASURE)),
+        ("search", WorkerKind.SEARCH, _searching),
+        ("race", WorkerKind.MEASURE, _racing),
+        ("supervisor", None, lambda s, j: _in_stage(s, j, Stage.MEASURE)),
+    ]
+    for number, (_name, kind, when) in enumerate(places):
+        victim = service.pid(kind) if kind is not None else None
+        job_id = _submit(service, 8 + number)
+        wait_for(when(service, job_id), 40, 0.005)
+        if victim is not None:
+            os.kill(victim, signal.SIGKILL)
+        else:
+            assert service.process is not None
+            service.process.kill()
+            service.process.wait()
+            wait_for(lambda: service.tree() == [], 5)  # nobody of the tree outlives it
+            service.start()
+        _audit(service, job_id)
