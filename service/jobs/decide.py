@@ -114,7 +114,8 @@ def decide(
     )
     if served is None or served.winner is Winner.BASELINE:
         if gain is None:
-            return replace(publish, reason="the fastest of this search; the vendor's kernel could not be raced")
+            reason = "the fastest of this search; the vendor's kernel could not be raced"
+            return replace(publish, reason=reason)
         return replace(publish, reason=f"{gain:.2f} times as fast as the vendor's kernel")
     return _against_incumbent(publish, best, clean, facts, served, noise)
 
@@ -182,7 +183,8 @@ def noise_of(
     time is from its double's and of twice the standard error of a difference of two medians.
     """
     given = (measured or {}).get("relative")
-    relative = float(given) if isinstance(given, (int, float)) and math.isfinite(given) and given > 0 else None
+    known = isinstance(given, (int, float)) and math.isfinite(given) and given > 0
+    relative = float(given) if known and given is not None else None
     twin = next((e for e in entrants if e.role is EntrantRole.TWIN and _passed(e)), None)
     double = None
     if twin is not None:

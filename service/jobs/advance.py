@@ -1,0 +1,166 @@
+"""How does a job get on: one short step after another, whoever asks, however often?
+
+`advance` looks at the database, takes the next step under the job's lease, and looks again. Looking and
+writing share a transaction, so a step that was overtaken is not taken. Only the question to the proposer
+is asked with no session open; what it answers is written after the lease was checked again. A crash
+anywhere leaves rows that the next `advance` goes on from.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import structlog
+from sqlalchemy.orm import Session
+
+from service.jobs import lifecycle, racing, searching
+from service.jobs.errors import NoLegalSchedule
+from service.jobs.proposing import Proposer
+from service.jobs.step import Question, Step, Write
+from service.store import jobs, leases, trials
+from service.store.database import Database
+from service.store.enums import JobProblemReason, JobProblemState, JobState
+from service.store.records import JobProblemRecord, JobRecord
+
+_log = structlog.get_logger("rooftile.jobs")
+
+# Longer than any question to the proposer takes; a search worker that was killed holds a job up this long
+# at most.
+LEASE_S = 15.0
+STEPS_MOST = 32
+
+Gate = Callable[[], AbstractContextManager[None]]
+
+
+def default_owner() -> str:
+    """A name for this process's leases."""
+    return f"search:{socket.gethostname()}:{os.getpid()}"
+
+
+def advance(
+    db: Database,
+    job_id: int,
+    proposer: Proposer,
+    *,
+    owner: str | None = None,
+    gate: Gate = nullcontext,
+) -> bool:
+    """Take every step that can be taken now. False when there was none, or another process is at it.
+
+    `gate` is entered around questions to the proposer: they need the CPU that a measurement may be using.
+    """
+    who = owner or default_owner()
+    did = False
+    for _ in range(STEPS_MOST):
+        with db.read() as s:
+            step = look(s, job_id)
+        if step is None:
+            break
+        if isinstance(step, Question):
+            with gate():
+                took = _ask(db, job_id, proposer, who)
+        else:
+            took = _write(db, job_id, who)
+        if not took:
+            break
+        did = True
+    return did
+
+
+def look(s: Session, job_id: int) -> Step | None:
+    """The next step of a job, or None. Only reads."""
+    job = jobs.get(s, job_id)
+    if job is None or not job.open or job.state is JobState.PAUSED:
+        return None
+    rows = jobs.problems(s, job_id)
+    if job.state in (JobState.QUEUED, JobState.WAITING):
+        return lifecycle.before_running(s, job, rows)
+    if job.state is JobState.FINISHING:
+        return Write("end job", lambda w: lifecycle.finish(w, job, rows))
+    for row in rows:
+        step = _problem_step(s, job, row)
+        if step is not None:
+            return step
+    return lifecycle.while_running(s, job, rows)
+
+
+def _problem_step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
+    if row.state is JobProblemState.SEARCHING:
+        return searching.step(s, job, row)
+    if row.state is JobProblemState.RACING:
+        return racing.step(s, job, row)
+    return None
+
+
+def _write(db: Database, job_id: int, owner: str) -> bool:
+    """Look again and write, in one transaction under the job's lease."""
+
+    def act(s: Session) -> bool:
+        name = leases.job_lease(job_id)
+        if leases.acquire(s, name, owner, LEASE_S) is None:
+            return False
+        step = look(s, job_id)
+        if isinstance(step, Write):
+            step.apply(s)
+            _log.debug("step", job=job_id, step=step.name)
+        leases.release(s, name, owner)
+        return step is not None
+
+    return db.run(act)
+
+
+def _ask(db: Database, job_id: int, proposer: Proposer, owner: str) -> bool:
+    """Take the lease, ask with no session open, and write the answer if the lease is still ours."""
+    name = leases.job_lease(job_id)
+
+    def take(s: Session) -> Question | bool:
+        if leases.acquire(s, name, owner, LEASE_S) is None:
+            return False
+        step = look(s, job_id)
+        if isinstance(step, Question):
+            return step
+        leases.release(s, name, owner)
+        return step is not None
+
+    question = db.run(take)
+    if isinstance(question, bool):
+        return question
+    try:
+        proposals = proposer.propose(question.ask)
+    except NoLegalSchedule as error:
+        sentence = f"{error}."
+        return db.run(lambda s: _no_space(s, job_id, question, owner, sentence))
+    except BaseException:
+        db.run(lambda s: leases.release(s, name, owner))
+        raise
+
+    def keep(s: Session) -> bool:
+        if not leases.renew(s, name, owner, LEASE_S):
+            return False
+        row = jobs.problem(s, question.job_problem_id)
+        if row is not None and row.state is JobProblemState.SEARCHING and _running(s, job_id):
+            searching.write(s, row.id, question.ask.n, proposals)
+        leases.release(s, name, owner)
+        return True
+
+    return db.run(keep)
+
+
+def _running(s: Session, job_id: int) -> bool:
+    job = jobs.get(s, job_id)
+    return job is not None and job.state is JobState.RUNNING
+
+
+def _no_space(s: Session, job_id: int, question: Question, owner: str, sentence: str) -> bool:
+    name = leases.job_lease(job_id)
+    if not leases.renew(s, name, owner, LEASE_S):
+        return False
+    row = jobs.problem(s, question.job_problem_id)
+    if row is not None and row.state is JobProblemState.SEARCHING:
+        trials.cancel_open(s, job_problem_id=row.id)
+        jobs.move_problem(s, row.id, JobProblemState.FAILED, JobProblemReason.SPACE_EXHAUSTED, sentence)
+    leases.release(s, name, owner)
+    return True

@@ -1,0 +1,177 @@
+"""When does a job run, which of its problems starts next, and how does it end?
+
+Problems of one device run one after another, and jobs take turns on a device: the one of higher priority
+first, then the older one, so that no job's seconds run out while another holds its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooftile.problem import parse_problem
+from sqlalchemy.orm import Session
+
+from search_space.registry import families_for
+from service.jobs import budgets, transfer
+from service.jobs.step import Step, Write
+from service.store import artifacts, devices, jobs, leases
+from service.store.enums import JobProblemReason, JobProblemState, JobReason, JobState
+from service.store.records import DeviceRecord, JobProblemRecord, JobRecord
+from service.store.transitions import JOB_PROBLEM, final
+
+ACTIVE = (JobProblemState.SEARCHING, JobProblemState.RACING)
+_ENDED = final(JOB_PROBLEM)
+_RUNNING_MOST = 200
+
+_REASONS = {
+    JobProblemReason.COMPILER_MISSING: JobReason.COMPILER_MISSING,
+    JobProblemReason.NO_FAMILY: JobReason.NO_FAMILY,
+    JobProblemReason.NO_PASSING_TRIAL: JobReason.NO_PASSING_TRIAL,
+    JobProblemReason.BUDGET_SECONDS: JobReason.BUDGET_SPENT,
+    JobProblemReason.JOB_ENDED: JobReason.DEVICE_OUT_OF_SERVICE,
+    JobProblemReason.RACE_FAILED: JobReason.NO_PASSING_TRIAL,
+}
+
+
+# ---------------------------------------------------------------- may it run?
+
+
+def before_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) -> Step | None:
+    """A queued or waiting job starts when a device of it is connected and free."""
+    todo = [row for row in rows if row.state not in _ENDED]
+    if not todo or any(startable(s, job, row) or _goes_on(s, job, row) for row in todo):
+        return Write("run", lambda w: _move(w, job, JobState.RUNNING))
+    if any(connected(s, row.device_key) for row in todo):
+        if job.state is JobState.WAITING:
+            return Write("queue", lambda w: _move(w, job, JobState.QUEUED))
+        return None
+    if job.state is JobState.WAITING:
+        return None
+    return Write("wait", lambda w: _wait(w, job, todo))
+
+
+def while_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) -> Step | None:
+    """Start the next problem of a device that has none, end the job, or wait for a device that is gone."""
+    todo = [row for row in rows if row.state not in _ENDED]
+    if not todo:
+        return Write("finish", lambda w: _move(w, job, JobState.FINISHING))
+    busy = {row.device_key for row in todo if row.state in ACTIVE}
+    for row in todo:
+        if row.device_key not in busy and startable(s, job, row):
+            return Write("start problem", lambda w, row=row: start(w, job, rows, row))  # type: ignore[misc]
+    if not any(connected(s, row.device_key) for row in todo):
+        return Write("wait", lambda w: _wait(w, job, todo))
+    return None
+
+
+def connected(s: Session, device_key: str | None) -> bool:
+    """A worker that owns the device reports, and it is in service. No device asked for: always."""
+    if device_key is None:
+        return True
+    device = devices.get(s, device_key)
+    return device is not None and device.connected
+
+
+def startable(s: Session, job: JobRecord, row: JobProblemRecord) -> bool:
+    """A queued problem that nothing stands before. A size of 0 needs no device."""
+    if row.state is not JobProblemState.QUEUED:
+        return False
+    if parse_problem(row.problem).empty:
+        return True
+    return connected(s, row.device_key) and _free(s, job, row.device_key)
+
+
+def _goes_on(s: Session, job: JobRecord, row: JobProblemRecord) -> bool:
+    """A problem that was under way when its job was paused or lost its device."""
+    return row.state in ACTIVE and connected(s, row.device_key) and _free(s, job, row.device_key)
+
+
+def _free(s: Session, job: JobRecord, device_key: str | None) -> bool:
+    """No other running job has the device, or comes before this one."""
+    if device_key is None:
+        return True
+    for other in jobs.listing(s, states=[JobState.RUNNING], limit=_RUNNING_MOST).rows:
+        if other.id == job.id:
+            continue
+        rows = [r for r in jobs.problems(s, other.id) if r.device_key == device_key]
+        rows = [r for r in rows if r.state not in _ENDED]
+        if any(r.state in ACTIVE for r in rows):
+            if other.priority >= job.priority:
+                return False
+        elif rows and (-other.priority, other.id) < (-job.priority, job.id):
+            return False
+    return True
+
+
+def _move(s: Session, job: JobRecord, to: JobState) -> None:
+    jobs.move(s, job.id, to)
+
+
+def _wait(s: Session, job: JobRecord, todo: Sequence[JobProblemRecord]) -> None:
+    keys = list(dict.fromkeys(row.device_key for row in todo if row.device_key is not None))
+    known = {key: devices.get(s, key) for key in keys}
+    out = [one for one in known.values() if one is not None and one.reason and not one.connected]
+    if out and len(out) == len(keys):
+        jobs.move(s, job.id, JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE, _out_of_service(out[0]))
+        return
+    text = f"No worker for {', '.join(keys)} is connected."
+    jobs.move(s, job.id, JobState.WAITING, JobReason.NO_DEVICE, text)
+
+
+def _out_of_service(device: DeviceRecord) -> str:
+    return f"Device {device.key} is out of service: {device.reason}"
+
+
+# ---------------------------------------------------------------- start and end
+
+
+def start(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemRecord) -> None:
+    """Begin one problem with its share of what is left."""
+    problem = parse_problem(row.problem)
+    if problem.empty:
+        text = "A size is 0: there is nothing to tune."
+        jobs.move_problem(s, row.id, JobProblemState.DONE, JobProblemReason.EMPTY_PROBLEM, text)
+        return
+    wanted = job.options.get("families")
+    able = [family.name for family in families_for(problem, row.arch)]
+    names = able if wanted is None else [name for name in wanted if name in able]
+    if not names:
+        text = f"No family of this version computes it on {row.arch}."
+        jobs.move_problem(s, row.id, JobProblemState.FAILED, JobProblemReason.NO_FAMILY, text)
+        return
+    seconds = budgets.left_over(job, rows, row)
+    if seconds is not None and seconds <= 0:
+        text = "The job's seconds were used up before it began."
+        jobs.move_problem(s, row.id, JobProblemState.FAILED, JobProblemReason.BUDGET_SECONDS, text)
+        return
+    jobs.set_budget(
+        s,
+        row.id,
+        trials=row.budget_trials,
+        seconds=seconds,
+        device_seconds=row.budget_device_seconds,
+    )
+    near = [dict(schedule) for schedule in transfer.winners(s, job, row, problem)]
+    jobs.remember(s, row.id, {"ran_s": job.ran_s, "families": names, "transfer": near})
+    jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
+
+
+def finish(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) -> None:
+    """Drop what nobody needs any more and give the job its end."""
+    artifacts.prune(s, job.id)
+    leases.forget(s, leases.job_lease(job.id))
+    good = [row for row in rows if row.state is JobProblemState.DONE]
+    bad = [row for row in rows if row.state is JobProblemState.FAILED]
+    if not good:
+        reason = _REASONS.get(bad[0].reason) if bad and bad[0].reason is not None else None
+        text = bad[0].message if bad else ""
+        if len(bad) > 1:
+            text = f"None of {len(bad)} problems has an answer. {bad[0].title}: {text}"
+        jobs.move(s, job.id, JobState.FAILED, reason or JobReason.INTERNAL_ERROR, text)
+        return
+    text = ""
+    if bad:
+        text = f"{len(bad)} of {len(rows)} problems failed. {bad[0].title}: {bad[0].message}"
+    elif len(rows) == 1:
+        text = rows[0].message
+    jobs.move(s, job.id, JobState.DONE, None, text)

@@ -1,0 +1,151 @@
+"""When is a release published, pinned, rolled back and withdrawn?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service.jobs.decide import Decision, Facts, Served
+from service.jobs.errors import IllegalMove, NotFound, NothingToRollBack
+from service.store import quarantines, releases
+from service.store.enums import EntrantRole, ReleaseState, Winner
+from service.store.records import JobProblemRecord, JobRecord, NewRelease, RaceRecord, ReleaseRecord
+
+# ---------------------------------------------------------------- after a race
+
+
+def served_for(s: Session, job: JobRecord, row: JobProblemRecord) -> ReleaseRecord | None:
+    """What is served today for a job problem's problem, device and policy."""
+    if row.device_key is None:
+        return None
+    return releases.best(s, row.problem_key, row.device_key, job.policy_key)
+
+
+def as_served(release: ReleaseRecord | None) -> Served | None:
+    """What `decide` needs to know of it."""
+    if release is None:
+        return None
+    return Served(
+        winner=release.winner,
+        trial_id=release.trial_id,
+        schedule_key=release.schedule_key,
+        artifact_sha256=release.artifact_sha256,
+        toolchain_key=release.toolchain_key,
+    )
+
+
+def publish(
+    s: Session,
+    job: JobRecord,
+    row: JobProblemRecord,
+    race: RaceRecord,
+    decision: Decision,
+    facts: Mapping[int, Facts],
+) -> ReleaseRecord:
+    """Write the release that a race decided on, and serve it unless what is served is pinned."""
+    assert decision.winner is not None
+    assert decision.time_us is not None
+    before = served_for(s, job, row)
+    made = releases.create(
+        s,
+        NewRelease(
+            job_problem_id=row.id,
+            policy=job.policy,
+            policy_key=job.policy_key,
+            winner=decision.winner,
+            trial_id=decision.trial_id if decision.winner is Winner.TRIAL else None,
+            race_id=race.id,
+            time_us=decision.time_us,
+            baseline_time_us=decision.baseline_us,
+            tie_set=[dict(one) for one in decision.tie_set],
+            noise=dict(decision.noise),
+            baseline=_baseline(race),
+            reason=decision.reason,
+        ),
+    )
+    if before is not None and before.pinned:
+        return made
+    return releases.publish(s, made.id, decision.reason)
+
+
+def _baseline(race: RaceRecord) -> dict[str, Any]:
+    """What raced as the vendor's kernel: which library with which kernels, and how it did."""
+    entrant = next((e for e in race.entrants if e.role is EntrantRole.BASELINE), None)
+    if entrant is None:
+        return {}
+    if entrant.measurement is None:
+        reason = None if entrant.failure is None else str(entrant.failure.reason)
+        return {"time_us": None, "reason": reason}
+    m = entrant.measurement
+    environment = {k: v for k, v in m.environment.items() if k != "round_medians_us"}
+    return {
+        "time_us": m.median_us,
+        "q10_us": m.q10_us,
+        "q90_us": m.q90_us,
+        "contended": m.contended,
+        "passed": None if entrant.verdict is None else entrant.verdict.passed,
+        "environment": environment,
+    }
+
+
+def withdraw_quarantined(s: Session) -> list[ReleaseRecord]:
+    """Take back every published release whose schedule gave a wrong result under its toolchain."""
+    return [
+        releases.withdraw(s, release.id, "its schedule gave a wrong result under this toolchain")
+        for release in releases.quarantined(s)
+    ]
+
+
+# ---------------------------------------------------------------- by a person
+
+
+def pin(s: Session, release_id: int) -> ReleaseRecord:
+    """Keep serving this release, whatever later jobs find."""
+    release = _get(s, release_id)
+    if release.state is not ReleaseState.PUBLISHED:
+        raise IllegalMove("release", str(release_id), str(release.state), "pin", [ReleaseState.PUBLISHED])
+    return release if release.pinned else releases.pin(s, release_id, True)
+
+
+def unpin(s: Session, release_id: int) -> ReleaseRecord:
+    """Let a better release take its place again. Not pinned: nothing happens."""
+    release = _get(s, release_id)
+    return releases.pin(s, release_id, False) if release.pinned else release
+
+
+def rollback(s: Session, release_id: int) -> ReleaseRecord:
+    """Stop serving this release and serve the newest one before it that was not withdrawn."""
+    release = _get(s, release_id)
+    if release.state is not ReleaseState.PUBLISHED:
+        allowed = [ReleaseState.PUBLISHED]
+        raise IllegalMove("release", str(release_id), str(release.state), "roll back", allowed)
+    line = releases.history(s, release.problem_key, release.device_key, release.policy_key)
+    for earlier in line:
+        if earlier.generation >= release.generation or earlier.state is not ReleaseState.SUPERSEDED:
+            continue
+        if _is_quarantined(s, earlier):
+            continue
+        # A person asked, so a pin does not hold; it goes with the release it was set on.
+        return releases.publish(s, earlier.id, f"rolled back from release {release_id}", over_pin=True)
+    raise NothingToRollBack("release", str(release_id), "the first that can be served", "roll back")
+
+
+def withdraw(s: Session, release_id: int, reason: str = "withdrawn by a person") -> ReleaseRecord:
+    """Take a release back for good; clients drop it at their next refresh. Twice is once."""
+    _get(s, release_id)
+    return releases.withdraw(s, release_id, reason)
+
+
+def _is_quarantined(s: Session, release: ReleaseRecord) -> bool:
+    if release.schedule_key is None or release.toolchain_key is None:
+        return False
+    return quarantines.holds(s, release.arch, release.schedule_key, release.toolchain_key)
+
+
+def _get(s: Session, release_id: int) -> ReleaseRecord:
+    release = releases.get(s, release_id)
+    if release is None:
+        raise NotFound("release", str(release_id))
+    return release

@@ -1,0 +1,158 @@
+"""What is the next step of a problem that is being searched?"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rooftile.problem import parse_problem
+from sqlalchemy.orm import Session
+
+from search_space.schedule import Schedule
+from service.jobs import budgets, canary
+from service.jobs.ending import end_search
+from service.jobs.proposing import Ask, Proposal, Tried
+from service.jobs.step import Question, Step, Write
+from service.jobs.submit import DEFAULT_TRIALS
+from service.jobs.target import arch_model, device_model
+from service.store import devices, jobs, quarantines, trials
+from service.store.enums import JobProblemReason, TrialReason, TrialState
+from service.store.records import JobProblemRecord, JobRecord, NewTrial, OutcomeCount, TrialRecord
+from service.store.transitions import TRIAL_OPEN
+
+# Compiles run ahead of the device by this many trials; asked for again when half of them are done, so that
+# a batch is worth the switch between compiling and measuring.
+IN_FLIGHT = 8
+LOW_WATER = 4
+# With its seconds gone and no time measured yet, the default in flight may still end.
+FIRST_TRIAL_GRACE_S = 20.0
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+_parsed: OrderedDict[str, Schedule] = OrderedDict()
+_PARSED_MOST = 4096
+
+
+def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
+    """End the search, question the device, ask for proposals, or nothing for now."""
+    spent = trials.spent(s, row.id)
+    counts = trials.counts(s, job_problem_id=row.id)
+    timed = _timed(counts)
+    stop = budgets.stop_reason(job, row, spent, timed)
+    if stop is JobProblemReason.BUDGET_SECONDS and timed == 0 and spent.open_trials > 0:
+        late_s = budgets.elapsed_s(job, row) - (row.budget_seconds or 0.0)
+        stop = stop if late_s > FIRST_TRIAL_GRACE_S else None
+        if stop is None:
+            return None
+    if stop is not None:
+        return _end(job, row, stop)
+    if _no_compiler(counts):
+        return _end(job, row, JobProblemReason.COMPILER_MISSING)
+    suspicion = canary.step(s, job, row, counts, spent)
+    if suspicion is not None:
+        return suspicion
+    if canary.waiting(row):
+        return None
+    if row.search.get("exhausted"):
+        return _end(job, row, JobProblemReason.SPACE_EXHAUSTED) if spent.open_trials == 0 else None
+    left = budgets.trials_left(row, spent)
+    if spent.open_trials > LOW_WATER or left == 0:
+        return None
+    everything = trials.of_problem(s, row.id)
+    finished = in_finishing_order(everything)
+    if job.options.get("early_stop", True) and budgets.converged(finished, row.budget_trials):
+        return _end(job, row, JobProblemReason.CONVERGED)
+    n = IN_FLIGHT - spent.open_trials
+    return Question(row.id, _ask(s, job, row, everything, finished, n if left is None else min(n, left)))
+
+
+def _end(job: JobRecord, row: JobProblemRecord, reason: JobProblemReason) -> Write:
+    return Write(f"end search: {reason}", lambda s: end_search(s, job, row, reason))
+
+
+def write(s: Session, job_problem_id: int, n: int, proposals: Sequence[Proposal]) -> int:
+    """Insert what a proposer answered; fewer than asked for means that the space is exhausted."""
+    new = [
+        NewTrial(
+            schedule=p.schedule.to_json(),
+            schedule_key=p.schedule.key,
+            family=p.schedule.family,
+            source=p.source,
+            predicted_us=p.predicted_us,
+        )
+        for p in proposals
+    ]
+    made = trials.propose(s, job_problem_id, new)
+    row = jobs.problem(s, job_problem_id)
+    if row is not None and (len(proposals) < n or not made):
+        jobs.remember(s, job_problem_id, {**row.search, "exhausted": True})
+    return len(made)
+
+
+def in_finishing_order(rows: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Trials that ended with something to learn: not those that were cancelled."""
+    ended = [r for r in rows if r.state not in TRIAL_OPEN and r.state is not TrialState.CANCELLED]
+    return sorted(ended, key=lambda r: (r.finished_at or _NEVER, r.id))
+
+
+def _ask(
+    s: Session,
+    job: JobRecord,
+    row: JobProblemRecord,
+    everything: Sequence[TrialRecord],
+    finished: Sequence[TrialRecord],
+    n: int,
+) -> Ask:
+    known = None if row.device_key is None else devices.get(s, row.device_key)
+    device = arch_model(row.arch) if row.device_key is None else device_model(row.device_key, known)
+    families = tuple(row.search.get("families", ()))
+    skip = {r.schedule_key for r in everything if r.state is TrialState.CANCELLED}
+    for family in families:
+        skip |= quarantines.schedule_keys(s, family, row.arch)
+    return Ask(
+        name=str(row.id),
+        problem=parse_problem(row.problem),
+        device=device,
+        families=families,
+        seed=row.seed,
+        trials=row.budget_trials or DEFAULT_TRIALS,
+        n=n,
+        limits={name: tuple(values) for name, values in (job.options.get("params") or {}).items()},
+        done=tuple(Tried(_schedule(r), r.schedule_key, _time(r)) for r in finished),
+        in_flight=tuple(
+            Tried(_schedule(r), r.schedule_key) for r in everything if r.state in TRIAL_OPEN
+        ),
+        skip=frozenset(skip),
+        transfer=tuple(Schedule.from_json(one) for one in row.search.get("transfer", ())),
+    )
+
+
+def _time(row: TrialRecord) -> float | None:
+    """A ranked trial has the cost model's word only; a culled one the time of its first look."""
+    if row.state is TrialState.RANKED:
+        return row.predicted_us
+    return row.time_us if row.state in budgets.TIMED else None
+
+
+def _schedule(row: TrialRecord) -> Schedule:
+    """Parsed once: the rows of a search are read again with every batch."""
+    known = _parsed.get(row.schedule_key)
+    if known is None:
+        known = _parsed[row.schedule_key] = Schedule.from_json(row.schedule)
+        if len(_parsed) > _PARSED_MOST:
+            _parsed.popitem(last=False)
+    return known
+
+
+def _timed(counts: Sequence[OutcomeCount]) -> int:
+    return sum(one.count for one in counts if one.state in (*budgets.TIMED, TrialState.RANKED))
+
+
+def _no_compiler(counts: Sequence[OutcomeCount]) -> bool:
+    """Not one compile worked, for want of a compiler: no use to go through the budget."""
+    ended: dict[Any, int] = {}
+    for one in counts:
+        if one.state not in TRIAL_OPEN:
+            ended[one.reason] = ended.get(one.reason, 0) + one.count
+    return set(ended) == {TrialReason.COMPILER_MISSING} and ended[TrialReason.COMPILER_MISSING] >= LOW_WATER

@@ -1,0 +1,30 @@
+"""What is one step of a job: something to write, or a question to the proposer?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sqlalchemy.orm import Session
+
+from service.jobs.proposing import Ask
+
+
+@dataclass(frozen=True)
+class Write:
+    """Applied in the transaction that looked. `name` is for logs."""
+
+    name: str
+    apply: Callable[[Session], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Asked with no session open; the answer is written in a transaction of its own."""
+
+    job_problem_id: int
+    ask: Ask
+
+
+Step: TypeAlias = Write | Question
