@@ -16,8 +16,9 @@ FieldError of the client library (rooftile.errors) becomes BadFieldError where i
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from http import HTTPStatus
 from typing import Any
 
@@ -27,6 +28,7 @@ TYPE_PREFIX = "urn:rooftile:problem:"
 # An error must never grow with what was sent: whoever posts a megabyte gets a line back.
 MAX_TEXT = 200
 MAX_ITEMS = 32
+MAX_JSON = 1500
 MAX_DEPTH = 3
 _LARGEST_EXACT = 2**53  # above it a JSON reader that holds numbers as doubles loses digits
 
@@ -121,9 +123,9 @@ def problem(
         "status": status,
         "detail": _text(detail, 4 * MAX_TEXT),
         "field": None if field is None else _text(field, MAX_TEXT),
-        "value": json_safe(value),
-        "allowed": json_safe(allowed),
-        "nearest": json_safe(nearest),
+        "value": _brief(value),
+        "allowed": _brief(allowed),
+        "nearest": _brief(nearest),
     }
 
 
@@ -132,6 +134,15 @@ def title(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Error"
+
+
+def _brief(value: object) -> Any:
+    """As json_safe, and what is still long is told by its kind and size."""
+    shown = json_safe(value)
+    if isinstance(shown, list | dict) and len(json.dumps(shown)) > MAX_JSON:
+        kind = "an object" if isinstance(shown, dict) else "a list"
+        return f"{kind} of {len(value) if isinstance(value, Sized) else len(shown)}"
+    return shown
 
 
 def json_safe(value: object, depth: int = 0) -> Any:

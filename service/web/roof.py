@@ -57,14 +57,16 @@ def limits_us(problem: Problem, roof: Mapping[str, Any] | None, cache: str) -> d
 
 
 def peak_gflops(roof: Mapping[str, Any], dtype: str) -> float | None:
-    """The measured compute peak for a dtype."""
+    """The measured compute peak for an accumulator; a bare number is that of f32."""
     value = roof.get("gflops")
-    return _number(value.get(dtype) if isinstance(value, Mapping) else value)
+    if isinstance(value, Mapping):
+        return _number(value.get(dtype))
+    return _number(value) if dtype == "f32" else None
 
 
 def bandwidth_gbs(roof: Mapping[str, Any]) -> float | None:
-    """The measured memory bandwidth."""
-    return _number(roof.get("memory_gbs"))
+    """The measured rate of reading memory."""
+    return _number(roof.get("read_gbps"))
 
 
 def _number(value: object) -> float | None:

@@ -71,6 +71,7 @@ class BestRow:
     date: datetime
     toolchain: str
     toolchain_full: str
+    baseline: str
     trial_id: int | None
     job_id: int
     pinned: bool
@@ -135,6 +136,7 @@ def best_row(release: ReleaseRecord, device: DeviceRecord | None) -> BestRow:
         else "the Baseline won: the client calls the vendor's kernel",
         date=release.published_at or release.created_at,
         toolchain=toolchain_text(release.toolchain) if won else baseline_text(release.baseline),
+        baseline=baseline_text(release.baseline),
         toolchain_full=toolchain_full(release.toolchain),
         trial_id=release.trial_id,
         job_id=release.job_id,
@@ -150,11 +152,10 @@ def rates(problem: Problem, time_us: float | None, kind: str) -> tuple[str, str]
 
 def noise_text(noise: Mapping[str, Any]) -> str:
     """The noise band of a race as a share of the time."""
-    for name in ("relative", "band", "noise", "rel"):
-        value = noise.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return f"± {units.percent(abs(value), 2)}"
-    return "noise not known"
+    band = noise.get("band")
+    if isinstance(band, bool) or not isinstance(band, int | float):
+        return "noise not known"
+    return f"± {units.percent(abs(band), 2)}"
 
 
 def policy_text(policy: Mapping[str, Any]) -> str:
@@ -178,10 +179,14 @@ def toolchain_full(toolchain: Mapping[str, Any] | None) -> str:
 
 
 def baseline_text(baseline: Mapping[str, Any]) -> str:
-    """What the Baseline was, as its library names itself."""
-    name = baseline.get("name") or baseline.get("library") or "Baseline"
-    version = baseline.get("version") or ""
-    return f"{name} {version}".strip()
+    """What the Baseline was: the library, its version, and the kernels it chose for this CPU."""
+    environment = baseline.get("environment")
+    blas = environment.get("blas") if isinstance(environment, Mapping) else None
+    if not blas or not isinstance(blas, list | tuple):
+        return "Baseline"
+    first = blas[0]
+    words = (first.get(name) for name in ("internal_api", "version", "architecture"))
+    return " ".join(str(word) for word in words if word)
 
 
 def choices(known: Sequence[DeviceRecord]) -> dict[str, Any]:

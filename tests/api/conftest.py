@@ -60,6 +60,10 @@ from service.store.records import (
 CPU = "cpu-intel-6-85-8c-x86-64-v4"
 POLICY = {"cache": "cold", "launch": "eager"}
 ADMIN = "admin-token-of-the-tests-0123456789"
+BASELINE = {
+    "numpy": "2.4.6",
+    "blas": [{"internal_api": "openblas", "version": "0.3.30", "architecture": "SkylakeX", "num_threads": 8}],
+}
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
 
@@ -155,7 +159,7 @@ class Seed:
         with self.database.begin() as s:
             devices.upsert(s, DeviceRecord(key=key, name=name, kind=kind, arch=arch))
             if roof:
-                devices.set_roof(s, key, {"gflops": {"f32": 900.0}, "memory_gbs": 80.0})
+                devices.set_roof(s, key, {"gflops": 900.0, "read_gbps": 80.0})
             if alive:
                 workers.heartbeat(
                     s, f"measure-{key}", WorkerKind.MEASURE, "host", 1, key, WorkerState.IDLE, {}
@@ -301,8 +305,8 @@ class Seed:
                     race_id=race_id,
                     time_us=time_us,
                     baseline_time_us=baseline_us,
-                    noise={"relative": 0.006},
-                    baseline={"name": "OpenBLAS", "version": "0.3.29", "kernels": "SkylakeX"},
+                    noise={"band": 0.006, "twin": 0.004, "race": {"relative": 0.006}},
+                    baseline={"time_us": baseline_us, "environment": BASELINE},
                     reason="",
                 ),
             )

@@ -1,0 +1,202 @@
+"""Is every bad input a 4xx problem that names the field, on every endpoint that reads a body?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.api.body import MAX_BODY_BYTES
+
+CPU = "cpu-intel-6-85-8c-x86-64-v4"
+GOOD = {"op": "gemm", "m": 8, "n": 4096, "k": 4096, "dtype": "f32"}
+
+
+def problem(answer: Any, *statuses: int) -> dict[str, Any]:
+    assert answer.status_code in statuses, answer.text
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    document: dict[str, Any] = json.loads(answer.content, parse_constant=_never)
+    assert document["status"] == answer.status_code
+    assert document["detail"]
+    return document
+
+
+def _never(token: str) -> None:
+    raise AssertionError(f"{token} in an answer")
+
+
+BAD_PROBLEMS = [
+    ({**GOOD, "op": "convolution"}, "op"),
+    ({**GOOD, "op": "gem"}, "op"),
+    ({**GOOD, "op": 7}, "op"),
+    ({**GOOD, "op": "grouped_gemm"}, "op"),
+    ({**GOOD, "m": -1}, "m"),
+    ({**GOOD, "m": 2**31}, "m"),
+    ({**GOOD, "n": 10**30}, "n"),
+    ({**GOOD, "k": 1.5}, "k"),
+    ({**GOOD, "k": "4096"}, "k"),
+    ({**GOOD, "k": True}, "k"),
+    ({**GOOD, "k": None}, "k"),
+    ({**GOOD, "batch": 0}, "batch"),
+    ({**GOOD, "dtype": "fp32"}, "dtype"),
+    ({**GOOD, "dtype": "float32"}, "dtype"),
+    ({**GOOD, "dtype": {"a": "f32", "b": "f99"}}, "dtype.b"),
+    ({**GOOD, "layout": {"b": "kk"}}, "layout.b"),
+    ({**GOOD, "layout": "row"}, "layout"),
+    ({**GOOD, "epilogue": {"activation": "swish"}}, "epilogue.activation"),
+    ({**GOOD, "mm": 3}, "mm"),
+    ({name: value for name, value in GOOD.items() if name != "n"}, "n"),
+    ([], ""),
+    ("gemm", ""),
+    (None, ""),
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/best", "/v1/demand"])
+@pytest.mark.parametrize(("given", "field"), BAD_PROBLEMS)
+def test_a_wrong_problem_is_refused_by_field(client: TestClient, path: str, given: Any, field: str) -> None:
+    body: dict[str, Any] = {"problem": given, "device": CPU}
+    prefix = "problem"
+    if path == "/v1/demand":
+        body, prefix = {"misses": [body]}, "misses[0].problem"
+    document = problem(client.post(path, json=body), 422)
+    assert document["field"] == (f"{prefix}.{field}" if field else prefix)
+    assert document["allowed"]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/best"])
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"problem": {"op": "gemm", "m": NaN, "n": 8, "k": 8, "dtype": "f32"}}', "problem.m"),
+        ('{"problem": {"op": "gemm", "m": Infinity, "n": 8, "k": 8, "dtype": "f32"}}', "problem.m"),
+        ('{"problem": {"op": "gemm", "m": 1e400, "n": 8, "k": 8, "dtype": "f32"}}', "problem.m"),
+        ('{"problem": {"op": "gemm", "m": 8, "m": 9}}', "problem.m"),
+        ('{"problem": ', "body"),
+        ("", "body"),
+        ("[1, 2]", "body"),
+        ("null", "body"),
+        ('"text"', "body"),
+        ("[" * 50_000, "body"),
+    ],
+)
+def test_what_is_not_json_is_refused_by_field(client: TestClient, path: str, text: str, field: str) -> None:
+    answer = client.post(path, content=text, headers={"Content-Type": "application/json"})
+    assert problem(answer, 400, 422)["field"] == field
+
+
+def test_bytes_that_are_not_utf8_and_other_media_are_refused(client: TestClient) -> None:
+    for content in (b'{"problem": "\xff"}', json.dumps({"problem": GOOD}).encode("utf-16")):
+        answer = client.post("/v1/jobs", content=content, headers={"Content-Type": "application/json"})
+        assert problem(answer, 400)["field"] == "body"
+    text = json.dumps({"problem": GOOD})
+    for media in ("text/plain", "application/x-www-form-urlencoded", ""):
+        answer = client.post("/v1/jobs", content=text, headers={"Content-Type": media})
+        assert problem(answer, 415)["field"] == "Content-Type"
+    zipped = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    assert problem(client.post("/v1/jobs", content=text, headers=zipped), 415)["field"] == "Content-Encoding"
+
+
+def test_a_body_over_the_limit_is_413_declared_or_not(client: TestClient) -> None:
+    text = json.dumps({"problem": GOOD, "pad": "x" * MAX_BODY_BYTES}).encode()
+    headers = {"Content-Type": "application/json"}
+
+    def chunks() -> Any:
+        for start in range(0, len(text), 50_000):
+            yield text[start : start + 50_000]
+
+    for content in (text, chunks()):
+        assert problem(client.post("/v1/jobs", content=content, headers=headers), 413)["field"] == "body"
+    padded = json.dumps({"problem": GOOD, "device": "cpu-x"}).encode().ljust(MAX_BODY_BYTES)
+    assert problem(client.post("/v1/best", content=padded, headers=headers), 422)["field"] == "device"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"problem": GOOD, "device": "my-cpu"}, "device"),
+        ({"problem": GOOD, "device": 7}, "device"),
+        ({"problem": GOOD, "device": "cpu-intel-6-85-8c-x86-64-v9"}, "device"),
+        ({"problem": GOOD, "target": {"device": "x"}}, "target.device"),
+        ({"problem": GOOD, "target": {"devices": []}}, "target.devices"),
+        ({"problem": GOOD, "target": {"arch": "sm_90"}}, "target.arch"),
+        ({"problem": GOOD, "target": {"arch": "sm_90a"}}, "target.arch"),
+        ({"problem": GOOD, "budget": {"trials": 0}}, "budget.trials"),
+        ({"problem": GOOD, "budget": {"seconds": -1}}, "budget.seconds"),
+        ({"problem": GOOD, "budget": []}, "budget"),
+        ({"problem": GOOD, "policy": {"cache": "hot"}}, "policy.cache"),
+        ({"problem": GOOD, "device": CPU, "policy": {"launch": "graph"}}, "policy.launch"),
+        ({"problem": GOOD, "sweep": {"m": [1, 2]}}, "problem.m"),
+        ({"problem": {k: v for k, v in GOOD.items() if k != "m"}, "sweep": {"m": [1, -2]}}, "sweep.m[1]"),
+        (
+            {"problem": {k: v for k, v in GOOD.items() if k != "m"}, "sweep": {"m": list(range(999))}},
+            "sweep.m",
+        ),
+        ({"problem": GOOD, "seed": -1}, "seed"),
+        ({"problem": GOOD, "force": 1}, "force"),
+        ({"problem": GOOD, "device": CPU, "families": ["gemm_sm90"]}, "families[0]"),
+        ({"problem": GOOD, "device": CPU, "params": {"nonsense": 1}}, "params.nonsense"),
+        ({"problem": GOOD, "budgets": {}}, "budgets"),
+        ({"problems": [{"problem": {**GOOD, "m": -1}}]}, "problems[0].problem.m"),
+        ({}, "problem"),
+    ],
+)
+def test_every_other_field_of_a_job_is_checked(
+    client: TestClient, seed: Any, body: dict[str, Any], field: str
+) -> None:
+    seed.device()
+    assert problem(client.post("/v1/jobs", json=body), 422)["field"] == field
+    assert client.get("/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"problem": GOOD, "device": "my-cpu"}, "device"),
+        ({"problem": GOOD, "device": None}, "device"),
+        ({"problem": GOOD, "policy": 7}, "policy"),
+        ({"problem": GOOD, "policy": {"cache": "hot"}}, "policy.cache"),
+        ({"problem": GOOD, "policy": {"cash": "cold"}}, "policy.cash"),
+        ({"problem": GOOD, "budget": {}}, "budget"),
+        ({}, "problem"),
+    ],
+)
+def test_every_field_of_a_lookup_is_checked(client: TestClient, body: dict[str, Any], field: str) -> None:
+    assert problem(client.post("/v1/best", json=body), 422)["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/spaces", "op"),
+        ("/v1/spaces?op=gemm", "arch"),
+        ("/v1/spaces?op=gem&arch=x86-64-v3", "op"),
+        ("/v1/spaces?op=gemm&arch=avx512", "arch"),
+        ("/v1/spaces?op=gemm&arch=x86-64-v3&dtype=fp32", "dtype"),
+        ("/v1/spaces?op=gemm&arch=x86-64-v3&m=-1", "m"),
+        ("/v1/spaces?op=gemm&arch=x86-64-v3&m=x", "m"),
+        ("/v1/spaces?op=attention&arch=x86-64-v3&m=1", "m"),
+        ("/v1/spaces?op=gemm&device=mine", "device"),
+        (f"/v1/spaces?op=gemm&device={CPU}&arch=x86-64-v3", "arch"),
+        ("/v1/spaces?op=gemm&arch=%00", "arch"),
+        ("/v1/releases?after=-1", "after"),
+        ("/v1/releases?after=99999999999999999999", "after"),
+        ("/v1/releases?device=%00", "device"),
+        ("/v1/demand?limit=0", "limit"),
+        (f"/v1/layers/{'a' * 64}/table?device=mine", "layer_key"),
+    ],
+)
+def test_every_query_is_checked(client: TestClient, path: str, field: str) -> None:
+    assert problem(client.get(path), 404, 422)["field"] == field
+
+
+def test_an_error_never_grows_with_what_was_sent(client: TestClient) -> None:
+    for value in ("x" * 500_000, ["y" * 1000] * 500, {"z" * 5000: 1}, 10**390):
+        answer = client.post("/v1/jobs", json={"problem": {**GOOD, "m": value}})
+        problem(answer, 422)
+        assert len(answer.content) < 4000
+    named = client.post("/v1/jobs", json={"problem": {**GOOD, "q" * 100_000: 1}})
+    problem(named, 422)
+    assert len(named.content) < 4000
