@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from rooftile.errors import LaunchError
 from rooftile.launch.errors import UnsuitableError
 from rooftile.launch.memory import Workspace, address_of
@@ -110,7 +109,7 @@ def test_the_workspace_is_clean_at_every_run(kernel: MakeKernel) -> None:
         close(second(a, b), reference(a, b))
 
 
-# -- views ------------------------------------------------------------------------------------------------------
+# -- views ------------------------------------------------------------------------------------------------
 
 
 def test_pitches_are_read(kernel: MakeKernel) -> None:
@@ -168,7 +167,7 @@ def test_other_strides_that_no_pitch_can_say(kernel: MakeKernel) -> None:
     with pytest.raises(UnsuitableError, match="no multiples of its 4-byte elements"):
         k(odd, b)
     unaligned = np.zeros(5 * 11 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(5, 11)
-    with pytest.raises(UnsuitableError, match="a starts at no multiple|a is aligned to 1"):
+    with pytest.raises(UnsuitableError, match=r"a starts at no multiple|a is aligned to 1"):
         k(unaligned, b)
 
 
@@ -186,7 +185,7 @@ def test_the_plan_says_what_it_is_valid_for(kernel: MakeKernel) -> None:
     k(a, b)
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------
 
 
 def wrong_calls() -> list[tuple[str, Arrays, str]]:
@@ -194,7 +193,7 @@ def wrong_calls() -> list[tuple[str, Arrays, str]]:
     read_only = o.copy()
     read_only.flags.writeable = False
     return [
-        ("shape of a", {"a": uniform(6, 11), "b": b}, r"a has shape \(6, 11\), the problem .* wants \(5, 11\) \(m, k\)"),
+        ("shape of a", {"a": uniform(6, 11), "b": b}, r"a has shape \(6, 11\), the .* wants \(5, 11\)"),
         ("shape of b", {"a": a, "b": b.T}, r"b has shape \(7, 11\)"),
         ("batch where none is", {"a": a[None], "b": b}, r"a has shape \(1, 5, 11\)"),
         ("shape of out", {"a": a, "b": b, "out": uniform(7, 5)}, r"out has shape"),
@@ -269,7 +268,7 @@ def test_an_out_that_overlaps_itself_is_refused(kernel: MakeKernel) -> None:
         kernel(gemm())(uniform(5, 11), uniform(11, 7), rows)
 
 
-# -- sizes of 0 and open sizes ----------------------------------------------------------------------------------
+# -- sizes of 0 and open sizes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", [(0, 7, 11), (5, 0, 11), (0, 0, 0)])
@@ -306,7 +305,7 @@ def test_open_sizes_follow_the_arrays(kernel: MakeKernel) -> None:
         k(uniform(5, 10), b)
 
 
-# -- what the launcher does underneath --------------------------------------------------------------------------
+# -- what the launcher does underneath --------------------------------------------------------------------
 
 
 def test_anything_that_lends_memory_is_used_without_a_copy(kernel: MakeKernel) -> None:
@@ -331,7 +330,8 @@ def test_anything_that_lends_memory_is_used_without_a_copy(kernel: MakeKernel) -
 def test_packed_arguments_are_those_of_pack_args(toy_so: Path, pool: Pool, toy_plan: MakePlan) -> None:
     """The fast packing of the launcher against the plain one, for a struct that needs padding."""
     plan = LaunchPlan.from_json({
-        "schema": 1, "family": "toy", "arch": "x86-64-v3", "kind": "x86", "entries": ["run"], "sizes": ["m", "n"],
+        "schema": 1, "family": "toy", "arch": "x86-64-v3", "kind": "x86", "entries": ["run"],
+        "sizes": ["m", "n"],
         "steps": [{"op": "launch", "entry": "run", "threads": 1, "args": [
             {"name": "alpha", "type": "f32", "scalar": "alpha"}, {"name": "a", "type": "ptr", "buffer": "a"},
             {"name": "m", "type": "i32", "value": {"op": "-", "args": [0, "m"]}},

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from rooftile.errors import ArtifactError, LaunchError
 from rooftile.launch.pool import Pool, entry_address, get_pool, load_library
 

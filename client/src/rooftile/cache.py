@@ -1,13 +1,16 @@
 """Where do the bytes that run come from, and how is it known that they are the right ones?
 
-An artifact lives under ROOFTILE_HOME/cache/<arch>/<sha256>.so: the arch is in the path because a home may be
-shared by machines of different kinds, the hash because the name then says what the bytes must be. Every load
-hashes the file again; a wrong one is deleted and fetched once more. There are raw bytes and nothing else
-here: no pickle, no code that is not named by its hash.
+On disk an artifact is ROOFTILE_HOME/cache/<arch>/<sha256>.so: the arch is in the path because a home may be
+shared by machines of different kinds, the hash because the name then says what the bytes must be. A wrong
+file is deleted and fetched once more. There are raw bytes and nothing else here: no pickle, no code that is
+not named by its hash.
 
-The folder must belong to this user alone (mode 0700), for whoever can write it can make us run code. Where it
-does not, or cannot be made or written, the cache says so once and works without it: bytes are then kept in a
-sealed memory file of this process (memfd), which nobody else can reach and nothing can change.
+What is loaded is never the file itself but a sealed copy in memory (memfd) of exactly the bytes that were
+hashed. So nobody can change them between hashing and loading; a file that is overwritten later does not pull
+the code from under a running kernel; and a home on a file system without exec rights works.
+
+The folder must belong to this user alone (mode 0700), for whoever can write it can fill it. Where it does
+not, or cannot be made or written, the cache says so once and works without it, fetching anew in each process.
 """
 
 from __future__ import annotations
@@ -41,25 +44,36 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+# Descriptors of sealed copies by sha256, open as long as the process: the dynamic loader knows a library by
+# the path it was given, so a number that is used again would give the library that had it before.
+_sealed: dict[str, int] = {}
+_lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class ArtifactCache:
     """Paths of verified artifacts, ready for dlopen. Safe to use from several threads and processes."""
 
     def __init__(self, root: Path | None = None) -> None:
         self._given = root
-        self._lock = threading.Lock()
         self._checked = False
         self._root: Path | None = None
-        # Memory files by (arch, sha256); the descriptors stay open as long as the process.
-        self._memory: dict[tuple[str, str], int] = {}
 
     @property
     def root(self) -> Path | None:
         """The folder in use, or None in memory-only mode."""
-        with self._lock:
+        with _lock:
             return self._folder()
 
     def path(self, sha256: str, arch: str, fetch: Callable[[str], bytes]) -> Path:
-        """A path whose bytes have that hash: from disk, else from `fetch(sha256)`.
+        """A path whose bytes have that hash: of this process, from disk, else from `fetch(sha256)`.
 
         ArtifactError when what was fetched does not match either; what `fetch` raises passes through.
         """
@@ -67,23 +81,17 @@ class ArtifactCache:
             raise ArtifactError(f"an artifact is named by 64 hex digits, not {sha256[:80]!r}")
         if not _ARCH.fullmatch(arch):
             raise ArtifactError(f"not the name of an arch: {arch[:80]!r}")
-        with self._lock:
+        with _lock:
+            if sha256 in _sealed:
+                return Path(f"/proc/self/fd/{_sealed[sha256]}")
             folder = self._folder()
-            if folder is None:
-                return self._in_memory(sha256, arch, fetch)
-            path = folder / arch / f"{sha256}.so"
-            if self._holds(path, sha256):
-                return path
-            data = self._fetched(sha256, fetch)
-            try:
-                self._write(path, data)
-            except OSError as error:
-                self._give_up(f"{path.parent} cannot be written ({error.strerror or error})")
-                return self._in_memory(sha256, arch, lambda _: data)
-            # What is loaded must be what was hashed: read it back, in the folder only we can write.
-            if not self._holds(path, sha256):
-                raise ArtifactError(f"{path} does not hold what was just written to it")
-            return path
+            file = None if folder is None else folder / arch / f"{sha256}.so"
+            data = None if file is None else self._read(file, sha256)
+            if data is None:
+                data = self._fetched(sha256, fetch)
+                if file is not None:
+                    self._keep(file, data)
+            return self._seal(sha256, data, file)
 
     # -- the folder -------------------------------------------------------------------------------------
 
@@ -104,25 +112,31 @@ class ArtifactCache:
 
     def _give_up(self, why: str) -> None:
         self._root = None
-        warnings.warn(f"Rooftile keeps its artifacts in memory only: {why}", CacheWarning, stacklevel=4)
+        warnings.warn(f"Rooftile keeps its artifacts in memory only: {why}", CacheWarning, stacklevel=5)
 
     @staticmethod
-    def _holds(path: Path, sha256: str) -> bool:
-        """True when the file is there and right. A wrong one is deleted: it can only mislead."""
+    def _read(path: Path, sha256: str) -> bytes | None:
+        """The file's bytes when it is there and right. A wrong one is deleted: it can only mislead."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             # A link could lead to a folder that others write; regular files only.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(path, flags), "rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                data = file.read()
         except FileNotFoundError:
-            return False
+            return None
         except OSError:
-            found = ""
-        if found == sha256:
-            return True
-        with contextlib.suppress(OSError):  # what cannot be deleted cannot be replaced either: then memory
+            data = b""
+        if sha256_of(data) == sha256:
+            return data
+        with contextlib.suppress(OSError):  # what cannot be deleted cannot be replaced: then memory only
             path.unlink(missing_ok=True)
-        return False
+        return None
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        try:
+            self._write(path, data)
+        except OSError as error:
+            self._give_up(f"{path.parent} cannot be written ({error.strerror or error})")
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
@@ -140,22 +154,25 @@ class ArtifactCache:
             Path(name).unlink(missing_ok=True)
             raise
 
-    # -- without a folder -------------------------------------------------------------------------------
+    # -- the bytes --------------------------------------------------------------------------------------
 
-    def _in_memory(self, sha256: str, arch: str, fetch: Callable[[str], bytes]) -> Path:
-        descriptor = self._memory.get((arch, sha256))
-        if descriptor is None:
-            data = self._fetched(sha256, fetch)
-            try:
-                descriptor = os.memfd_create(f"rooftile-{sha256[:16]}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-                with open(descriptor, "wb", closefd=False) as file:
-                    file.write(data)
-                fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-            except OSError as error:
-                raise ArtifactError(f"no place for an artifact of {len(data)} bytes: {error}") from error
-            self._memory[arch, sha256] = descriptor
-        # Through the descriptor and not by name: sealed bytes cannot change after they were hashed.
-        return Path(f"/proc/self/fd/{descriptor}")
+    @staticmethod
+    def _seal(sha256: str, data: bytes, file: Path | None) -> Path:
+        """A copy in memory that cannot change any more."""
+        try:
+            descriptor = os.memfd_create(f"rooftile-{sha256}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            with open(descriptor, "wb", closefd=False) as memory:
+                memory.write(data)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            path = Path(f"/proc/self/fd/{descriptor}")
+            path.stat()
+        except OSError as error:
+            # No memfd, no /proc, or too many open files: the file that was just checked has to do.
+            if file is not None and file.exists():
+                return file
+            raise ArtifactError(f"no place for an artifact of {len(data)} bytes: {error}") from error
+        _sealed[sha256] = descriptor
+        return path
 
     @staticmethod
     def _fetched(sha256: str, fetch: Callable[[str], bytes]) -> bytes:

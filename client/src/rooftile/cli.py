@@ -3,8 +3,8 @@
 submit watch jobs best explain version are here; serve tune worker migrate token doctor come with the server
 distribution, through the entry-point group `rooftile.commands` (name -> main(argv) -> exit code).
 
-Exit codes: 0 done, 2 wrong use, 1 anything else. With --json there is exactly one JSON document on stdout, also
-when it fails ({"error": sentence, ...}); sentences for people go to stderr.
+Exit codes: 0 done, 2 wrong use, 1 anything else. With --json there is exactly one JSON document on stdout,
+also when it fails ({"error": sentence, ...}); sentences for people go to stderr.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ def _help() -> None:
     print("\nwith the package rooftile-server:\n")
     for name in sorted({*SERVER_WORDS, *_installed()}, key=[*SERVER_WORDS, *_installed()].index):
         print(f"  {name:9}{_SERVER_HELP.get(name, '')}".rstrip())
-    print(
-        "\nThe service is at ROOFTILE_URL (http://127.0.0.1:8417), the token in ROOFTILE_TOKEN or ROOFTILE_HOME."
-    )
+    print("\nThe service is at ROOFTILE_URL (http://127.0.0.1:8417); its token is in ROOFTILE_TOKEN.")
 
 
 def _installed() -> dict[str, Any]:
@@ -120,7 +118,7 @@ def _other(word: str, rest: list[str]) -> int:
     return command(rest) or DONE
 
 
-# -- how a command ends -----------------------------------------------------------------------------------------
+# -- how a command ends -----------------------------------------------------------------------------------
 
 
 def _guarded(call: Callable[[], int], *, as_json: bool) -> int:

@@ -32,7 +32,7 @@ def _client(args: argparse.Namespace) -> Any:
     return Client(args.url)
 
 
-# -- submit and watch -------------------------------------------------------------------------------------------
+# -- submit and watch -------------------------------------------------------------------------------------
 
 
 def submit(parser: argparse.ArgumentParser) -> Run:
@@ -129,7 +129,7 @@ def _result(data: Mapping[str, Any]) -> None:
     _table(rows)
 
 
-# -- jobs -------------------------------------------------------------------------------------------------------
+# -- jobs -------------------------------------------------------------------------------------------------
 
 
 def jobs(parser: argparse.ArgumentParser) -> Run:
@@ -158,7 +158,7 @@ def jobs(parser: argparse.ArgumentParser) -> Run:
     return run
 
 
-# -- best and explain -------------------------------------------------------------------------------------------
+# -- best and explain -------------------------------------------------------------------------------------
 
 
 def _lookup(parser: argparse.ArgumentParser) -> None:
@@ -259,7 +259,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# -- version ----------------------------------------------------------------------------------------------------
+# -- version ----------------------------------------------------------------------------------------------
 
 
 def version(parser: argparse.ArgumentParser) -> Run:
@@ -287,7 +287,7 @@ def version(parser: argparse.ArgumentParser) -> Run:
     return run
 
 
-# -- text -------------------------------------------------------------------------------------------------------
+# -- text -------------------------------------------------------------------------------------------------
 
 
 def _us(value: float | None) -> str:

@@ -60,7 +60,7 @@ class Client:
         """Ask for a tuning job and return at once. A list of problems makes one job of them all.
 
         sweep            {"m": [1, 2, 4]}: the problem at each of these sizes
-        target, device   {"device": key}, {"devices": [...]} or {"arch": name}; `device` is short for the first
+        target, device   {"device": key}, {"devices": [...]} or {"arch": name}; `device` is short for one
         budget           {"trials", "seconds", "device_seconds"} of the whole job
         policy           {"cache": "cold" | "warm", "launch": "graph" | "eager"}
         idempotency_key  a request sent twice with the same key makes one job

@@ -192,8 +192,13 @@ def _problem_of(response: urllib3.BaseHTTPResponse, content: bytes) -> dict[str,
     return {"title": response.reason or "error", "status": response.status}
 
 
-def _in_words(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    text = str(reason if isinstance(reason, Exception) else error)
-    # urllib3 puts the object's repr before a colon; people want what follows it.
-    return text.split(": ", 1)[1] if text.startswith("<") and ": " in text else text
+def _in_words(error: BaseException) -> str:
+    """What the system said: urllib3 wraps it two or three times, with reprs of its own objects."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        reason = getattr(seen, "reason", None)
+        seen = reason if isinstance(reason, BaseException) else seen.__cause__
+    text = str(getattr(error, "reason", None) or error)
+    return text.split("): ", 1)[-1]

@@ -1,7 +1,8 @@
 """What does a program hold that asked for a problem's kernel? One callable, whatever stands behind it.
 
 Behind it is a kernel of ours, or the Baseline where that won or nothing of ours is known. A call that is
-right but beyond our kernel's plan (a view with strides it cannot read, say) runs on the Baseline and is counted.
+right but beyond our kernel's plan (a view with strides it cannot read, say) runs on the Baseline, and is
+counted.
 """
 
 from __future__ import annotations
