@@ -37,14 +37,14 @@ def _cancel(s: Session, job_id: int) -> JobRecord:
         return job
     if job.state not in JOB_OPEN:
         raise IllegalMove("job", str(job_id), str(job.state), "cancel", map(str, JOB_OPEN))
-    moved = jobs.move(s, job_id, JobState.CANCELLED, JobReason.USER, "Cancelled by a person.")
     close(s, job_id, "The job was cancelled.")
     leases.forget(s, leases.job_lease(job_id))
-    return moved
+    # Last, so that whoever follows the job's events sees all of them before its end.
+    return jobs.move(s, job_id, JobState.CANCELLED, JobReason.USER, "Cancelled by a person.")
 
 
 def close(s: Session, job_id: int, message: str) -> None:
-    """Cancel whatever of a job has not ended: races, trials, problems."""
+    """Cancel whatever of a job has not ended: races, trials, problems. The job must be locked."""
     races.cancel_open(s, job_id)
     trials.cancel_open(s, job_id=job_id)
     for row in jobs.problems(s, job_id):
@@ -72,6 +72,9 @@ def _resume(s: Session, job_id: int) -> JobRecord:
 
 
 def _job(s: Session, job_id: int) -> JobRecord:
+    """The job, locked: proposals take the same lock, so none slips in behind a cancel."""
+    if jobs.get(s, job_id) is not None:
+        jobs.lock(s, job_id)
     job = jobs.get(s, job_id)
     if job is None:
         raise NotFound("job", str(job_id))

@@ -14,12 +14,14 @@ from typing import Any
 from rooftile.errors import MISSING, FieldError
 from rooftile.problem import OPEN_SIZES, OPS, Problem, nearest_name, parse_problem
 
+from service.bus.names import MAX_JOB_S
+
 MOST_PROBLEMS = 256
 MOST_DEVICES = 16
 MOST_VALUES = 256
 MOST_NAMES = 64
 MOST_TRIALS = 1_000_000
-MOST_SECONDS = 30 * 24 * 3600.0
+MOST_SECONDS = float(MAX_JOB_S)
 MOST_SEED = 2**53 - 1
 MOST_PRIORITY = 100
 MOST_NAME = 200

@@ -1,0 +1,41 @@
+"""How does a search worker run as a process: `python -m service.search`?"""
+
+from __future__ import annotations
+
+import sys
+
+from service.bus import Kind, Loop, be_child, queue_of, run_loop
+from service.errors import OperationError
+from service.search.worker import HEARTBEAT_S, SearchWorker
+from service.settings import get_settings
+from service.store.database import Database
+from service.store.errors import StoreError
+
+
+def main() -> int:
+    """Exit code 0 after a shutdown by signal, 1 with one sentence when it cannot start."""
+    be_child()
+    try:
+        settings = get_settings()
+        db = Database(settings.database_url, name="rooftile-search")
+        db.ping()
+        worker = SearchWorker(db, settings)
+        worker.beat()
+    except (OperationError, StoreError) as error:
+        print(f"rooftile: {error}", file=sys.stderr)
+        return 1
+    heart = Loop(worker.beat, sweep_s=HEARTBEAT_S, name="heartbeat")
+    heart.start()
+    try:
+        loop = Loop(worker.step, sweep_s=settings.sweep_s, name="search")
+        run_loop(loop, settings, [queue_of(Kind.SEARCH)])
+    finally:
+        heart.stop()
+        heart.join(2.0)
+        worker.close()
+        db.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

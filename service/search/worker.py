@@ -1,0 +1,158 @@
+"""What does a search worker do, over and over: reap, then advance every job that can move."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+from rooftile.errors import RooftileError
+from sqlalchemy.orm import Session
+
+from service.bus import Doorbell, GateInterrupted, HostGate, Kind
+from service.jobs.advance import advance
+from service.jobs.control import close
+from service.jobs.reaper import Reaper
+from service.search.proposer import Proposer
+from service.settings import Settings
+from service.store import events, jobs, workers
+from service.store.database import Database
+from service.store.enums import JobReason, JobState, WorkerKind, WorkerState
+from service.store.errors import IllegalTransition, NotFound, StoreError
+
+_log = structlog.get_logger("rooftile.search")
+
+# Budgets in seconds and devices that come or go write no event, so jobs are looked at this often anyway.
+LOOK_S = 0.5
+# While a measurement has the host to itself, looking at jobs waits, but no longer than this: budgets and
+# ends must hold within seconds.
+QUIET_S = 2.0
+HEARTBEAT_S = 5.0
+FAULTS_MOST = 3
+"""A job that cannot get on for a fault of ours ends after so many tries."""
+_JOB_FAULTS = (IllegalTransition, NotFound)
+
+
+def worker_id() -> str:
+    """A name of this process that no other has, also after a restart."""
+    return f"search-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class SearchWorker:
+    """One search worker; `step` is what its Loop calls."""
+
+    def __init__(
+        self,
+        db: Database,
+        settings: Settings,
+        *,
+        name: str | None = None,
+        gate: HostGate | None = None,
+        proposer: Proposer | None = None,
+    ) -> None:
+        self.name = name or worker_id()
+        self._db = db
+        self._gate = HostGate() if gate is None else gate
+        self._proposer = Proposer() if proposer is None else proposer
+        self._doorbell = Doorbell(settings)
+        self._embedded = settings.embedded
+        self._reaper = Reaper(db, self.name, one_host=settings.embedded)
+        self._seen_event = -1
+        self._looked_s = -1e9
+        self._busy = False
+        self._faults: Counter[int] = Counter()
+
+    def step(self) -> bool:
+        """True when something moved."""
+        now_s = time.monotonic()
+        did = self._reaper.reap(now_s)
+        with self._db.read() as s:
+            latest = events.latest_id(s)
+        waited_s = now_s - self._looked_s
+        if latest == self._seen_event and waited_s < LOOK_S:
+            return did
+        if waited_s < QUIET_S and self._measuring():
+            return did
+        with self._db.read() as s:
+            ids = jobs.advanceable(s)
+        self._seen_event, self._looked_s = latest, now_s
+        moved = [job_id for job_id in ids if self._advance(job_id)]
+        self._busy = bool(moved)
+        if moved and not self._embedded:
+            self._ring(moved)
+        return did or bool(moved)
+
+    def beat(self) -> bool:
+        """The heartbeat, called from a thread of its own."""
+        state = WorkerState.BUSY if self._busy else WorkerState.IDLE
+        self._db.run(
+            lambda s: workers.heartbeat(
+                s, self.name, WorkerKind.SEARCH, socket.gethostname(), os.getpid(), None, state
+            )
+        )
+        return False
+
+    def close(self) -> None:
+        """An orderly end takes the worker's row with it."""
+        self._doorbell.close()
+        try:
+            self._db.run(lambda s: workers.remove(s, self.name))
+        except StoreError as error:
+            _log.warning("could not say goodbye", error=str(error))
+
+    def _measuring(self) -> bool:
+        """A measurement has the host, or waits for it. Asked without waiting: the gate is not re-entrant."""
+        try:
+            with self._gate.shared(timeout_s=0.0):
+                return False
+        except TimeoutError:
+            return True
+
+    def _advance(self, job_id: int) -> bool:
+        try:
+            did = advance(self._db, job_id, self._proposer, owner=self.name, gate=self._gate.shared)
+        except GateInterrupted:
+            raise
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, _JOB_FAULTS):
+                raise  # the database's trouble is every job's
+            self._faults[job_id] += 1
+            expected = isinstance(error, RooftileError)
+            _log.error("cannot advance", job=job_id, error=str(error), exc_info=not expected)
+            if self._faults[job_id] >= FAULTS_MOST:
+                self._fail(job_id, error)
+                return True
+            return False
+        if did:
+            self._faults.pop(job_id, None)
+        return did
+
+    def _fail(self, job_id: int, error: Exception) -> None:
+        sentence = f"A fault of ours: {type(error).__name__}: {error}"[:500]
+
+        def end(s: Session) -> None:
+            jobs.lock(s, job_id)
+            job = jobs.get(s, job_id)
+            if job is not None and job.open:
+                close(s, job_id, sentence)
+                jobs.move(s, job_id, JobState.FAILED, JobReason.INTERNAL_ERROR, sentence)
+
+        self._db.run(end)
+        self._faults.pop(job_id, None)
+
+    def _ring(self, moved: list[int]) -> None:
+        """Say that there may be something to compile, and to measure on these jobs' devices."""
+        self._doorbell.ring(Kind.COMPILE)
+        with self._db.read() as s:
+            keys = {row.device_key for job_id in moved for row in jobs.problems(s, job_id)}
+        for key in keys - {None}:
+            self._doorbell.ring(Kind.MEASURE, device_key=key)
+
+
+def make_step(db: Database, settings: Settings) -> Callable[[], bool]:
+    """The step of a new search worker."""
+    return SearchWorker(db, settings).step
