@@ -165,13 +165,14 @@ def describe_fault(regions: Iterable[Region], address: int, write: bool) -> dict
             bytes_off, where = region.base - address, "before the start of"
         else:
             bytes_off, where = address - region.base, "into the read-only"
+        sign = "-" if where.startswith("before") else "+"
         return {
             "buffer": region.name,
             "access": "write" if write else "read",
             "where": where,
             "offset_bytes": bytes_off,
             "address": hex(address),
-            "message": f"{how} {where} {region.name}, {bytes_off} bytes from there",
+            "message": f"{how} {where} {region.name}, at {sign}{bytes_off} bytes",
         }
     return None
 

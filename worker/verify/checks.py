@@ -170,10 +170,11 @@ class Target:
             )
 
     def _outside(self, region: Region, bytes_off: int, where: str) -> VerifyFailure:
+        sign = "-" if where.startswith("before") else "+"
         return VerifyFailure(
             "out_of_bounds",
             {
-                "message": f"wrote {where} {region.name}, {bytes_off} bytes from there",
+                "message": f"wrote {where} {region.name}, at {sign}{bytes_off} bytes",
                 "buffer": region.name,
                 "where": where,
                 "offset_bytes": bytes_off,

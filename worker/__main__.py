@@ -1,0 +1,139 @@
+"""How does a worker start and end? `python -m worker compile` or `python -m worker measure --device KEY`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from rooftile.device import local_cpu
+from rooftile.errors import RooftileError
+
+from search_space.device import local_device
+from service.bus import Doorbell, HostGate, Kind, Loop, be_child, queue_of, run_loop
+from service.bus.logs import setup_logs
+from service.paths import prepare_home
+from service.settings import Settings, get_settings
+from service.store import devices
+from service.store.database import Database
+from service.store.enums import WorkerKind
+from service.store.errors import StoreError
+from service.store.records import DeviceRecord
+from worker.compile.capacity import compile_slots
+from worker.compile.toolchain import find_compiler
+from worker.compiling import FATAL, CompileWorker, clean_scratch
+from worker.errors import DeviceMismatchError, OperationError
+from worker.keeper import Keeper
+from worker.measure.roof import device_roof
+from worker.measure.session import MeasureSession
+from worker.measure.tools import build_tools
+from worker.measuring import MeasureWorker
+from worker.ownership import own_device
+
+_log = structlog.get_logger("rooftile.worker")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    compiling = kinds.add_parser("compile", help="build artifacts for every x86 arch")
+    compiling.add_argument(
+        "--jobs", type=int, default=None, help="compilers at once (default: by CPUs and memory)"
+    )
+    measuring = kinds.add_parser("measure", help="verify and time on one device")
+    measuring.add_argument("--device", default="auto", help="key of the device; auto is this machine's CPU")
+    options = parser.parse_args(argv)
+    be_child()
+    setup_logs()
+    try:
+        settings = get_settings()
+        home = prepare_home(settings.home).root
+        database = Database(settings.database_url, name=f"rooftile {options.kind}")
+        database.ping()
+        if options.kind == "compile":
+            return _compile(settings, database, home, options.jobs)
+        return _measure(settings, database, home, options.device)
+    except (OperationError, StoreError, RooftileError) as error:
+        print(f"rooftile worker {options.kind}: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+class _Fatal:
+    """A step that stops its loop on what the worker cannot work without, and keeps the sentence."""
+
+    def __init__(self, step: Callable[[], bool]) -> None:
+        self._step = step
+        self.loop: Loop | None = None
+        self.error: Exception | None = None
+
+    def __call__(self) -> bool:
+        try:
+            return self._step()
+        except FATAL as error:
+            self.error = error
+            if self.loop is not None:
+                self.loop.stop()
+            return False
+
+
+def _run(
+    worker: CompileWorker | MeasureWorker, settings: Settings, name: str, queue: str, keeper: Keeper
+) -> int:
+    guarded = _Fatal(worker.step)
+    loop = guarded.loop = worker.stopper = Loop(guarded, sweep_s=settings.sweep_s, name=name)
+    keeper.start()
+    try:
+        run_loop(loop, settings, [queue])
+    finally:
+        keeper.stop()
+    if guarded.error is not None:
+        raise OperationError(str(guarded.error))
+    return 0
+
+
+def _compile(settings: Settings, database: Database, home: Path, jobs: int | None) -> int:
+    compiler = find_compiler()
+    keeper = Keeper(database, WorkerKind.COMPILE)
+    slots = jobs or compile_slots()
+    keeper.data = {"compiler": f"{compiler.name} {compiler.version}", "slots": slots}
+    clean_scratch(home)
+    doorbell = Doorbell(settings)
+    worker = CompileWorker(database, HostGate(), doorbell, keeper, home, slots=jobs)
+    _log.info("compiling", compiler=f"{compiler.name} {compiler.version}", slots=slots)
+    try:
+        return _run(worker, settings, "compile", queue_of(Kind.COMPILE), keeper)
+    finally:
+        doorbell.close()
+
+
+def _measure(settings: Settings, database: Database, home: Path, wanted: str) -> int:
+    cpu = local_cpu()
+    key = cpu.key if wanted == "auto" else wanted
+    if key != cpu.key:
+        raise DeviceMismatchError(f"The device {key} is not here; this machine's is {cpu.key}.")
+    keeper = Keeper(database, WorkerKind.MEASURE, key)
+    gate = HostGate()
+    doorbell = Doorbell(settings)
+    ownership = own_device(database, keeper, key)
+    try:
+        device = local_device()
+        record = DeviceRecord(key=key, name=cpu.name, kind="cpu", arch=cpu.arch, data=device.to_json())
+        database.run(lambda s: devices.upsert(s, record))
+        with gate.shared():
+            tools = build_tools(cpu.arch, home)
+        with MeasureSession(key, tools=tools) as session:
+            with gate.exclusive():
+                device_roof(database, session)
+            keeper.data = {"threads": session.threads, "roof": session.roof is not None}
+            worker = MeasureWorker(database, gate, doorbell, keeper, session, home)
+            _log.info("measuring", device=key, threads=session.threads)
+            return _run(worker, settings, "measure", queue_of(Kind.MEASURE, key), keeper)
+    finally:
+        doorbell.close()
+        ownership.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

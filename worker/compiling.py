@@ -1,0 +1,215 @@
+"""What does a compile worker do in one step: claim some trials, build them, write each outcome at once?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from rooftile.device import X86_ARCHS, CpuKey
+from rooftile.plan import LaunchPlan
+from rooftile.problem import Problem, parse_problem
+
+from search_space.device import Device
+from search_space.family import BuildSpec
+from search_space.registry import get_family
+from search_space.schedule import Schedule
+from service.bus import Doorbell, HostGate, Kind
+from service.store import artifacts, devices, trials
+from service.store.database import Database
+from service.store.enums import ArtifactKind, TrialReason, TrialState
+from service.store.errors import StoreFull
+from service.store.records import CompileClaim, Compiled, CompileOutcome, Failed
+from worker.compile import Artifact, compile_kernel, compile_pool
+from worker.compile.capacity import compile_slots
+from worker.compile.farm import Order, compile_all
+from worker.errors import CompileFailure, CompilerMissingError, DiskFullError, OperationError
+from worker.keeper import LEASE_S, Keeper, Stopping
+
+_log = structlog.get_logger("rooftile.compile")
+
+# Cores of a device that is only an arch: what the search assumes too.
+_NOMINAL_CORES = 4
+# What the worker cannot work without. The claims go back, and the process ends with the sentence.
+FATAL = (CompilerMissingError, DiskFullError, StoreFull)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One claim worked out: what to compile, and how the result is run."""
+
+    claim: CompileClaim
+    build: BuildSpec
+    plan: LaunchPlan
+
+
+class CompileWorker:
+    """The step of a compile loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        gate: HostGate,
+        doorbell: Doorbell,
+        keeper: Keeper,
+        home: Path,
+        *,
+        slots: int | None = None,
+    ) -> None:
+        self._database = database
+        self._gate = gate
+        self._doorbell = doorbell
+        self._keeper = keeper
+        self._home = home
+        self._slots = slots
+        self.stopper: Stopping | None = None
+
+    def step(self) -> bool:
+        """True when there was something to do."""
+        with self._database.read() as session:
+            if not trials.compile_waits(session, X86_ARCHS):
+                return False
+        # The gate first: a claim that waits for a measurement to end is a claim nobody works on.
+        with self._gate.shared():
+            return self._batch()
+
+    def _batch(self) -> bool:
+        slots = self._slots or compile_slots()
+        owner = self._keeper.owner
+        claims = self._database.run(lambda s: trials.claim_compile(s, owner, 2 * slots, LEASE_S, X86_ARCHS))
+        if not claims:
+            return False
+        self._keeper.hold(claim.claim_id for claim in claims)
+        try:
+            self._work(claims, slots)
+        except FATAL as error:
+            if isinstance(error, OperationError):
+                raise
+            raise DiskFullError(str(error)) from None
+        finally:
+            # Whatever is still held goes back: a stop, an error of ours.
+            self._keeper.give_back()
+        return True
+
+    def _work(self, claims: list[CompileClaim], slots: int) -> None:
+        known = self._devices({claim.device_key for claim in claims if claim.device_key is not None})
+        orders: list[Order[int]] = []
+        tasks: dict[int, Task] = {}
+        for claim in claims:
+            planned = plan_task(claim, known)
+            if isinstance(planned, Failed):
+                self._finish(claim, planned, None)
+                continue
+            tasks[claim.trial_id] = planned
+            orders.append(Order(claim.trial_id, self._order(planned)))
+        for trial_id, outcome in compile_all(orders, slots=slots):
+            task = tasks[trial_id]
+            if isinstance(outcome, FATAL):
+                raise outcome
+            if isinstance(outcome, CompileFailure) and outcome.reason is TrialReason.JOB_ENDED:
+                continue  # not built: what is still held goes back
+            pool = compile_pool(task.build.arch, home=self._home) if isinstance(outcome, Artifact) else None
+            self._finish(task.claim, compile_outcome(task, outcome, pool), pool)
+
+    def _order(self, task: Task) -> Any:
+        def build() -> Artifact:
+            if self._keeper.lost(task.claim.claim_id) or (self.stopper and self.stopper.stopping):
+                raise CompileFailure(TrialReason.JOB_ENDED, "not wanted any more", {})
+            return compile_kernel(task.build, home=self._home)
+
+        return build
+
+    def _devices(self, keys: set[str]) -> dict[str, Device]:
+        with self._database.read() as session:
+            records = {key: devices.get(session, key) for key in keys}
+        return {
+            key: Device.from_json(row.data)
+            if row is not None and row.data.get("key") == key
+            else Device.for_key(key)
+            for key, row in records.items()
+        }
+
+    def _finish(self, claim: CompileClaim, outcome: CompileOutcome, pool: Artifact | None) -> None:
+        """Write one outcome, at once: what is done stays done, whatever happens to the others."""
+
+        def write(session: Any) -> bool:
+            if pool is not None and artifacts.get_bytes(session, pool.sha256) is None:
+                artifacts.put(session, pool.sha256, pool.data, ArtifactKind.POOL, pool.recipe, pool.arch)
+            return trials.finish_compile(session, claim.claim_id, outcome)
+
+        written = self._database.run(write)
+        self._keeper.drop(claim.claim_id)
+        if not written:
+            _log.info("a late result was not needed", trial=claim.trial_id)
+            return
+        if isinstance(outcome, Compiled) and claim.device_key is not None:
+            self._doorbell.ring(Kind.MEASURE, claim.job_id, device_key=claim.device_key)
+        self._doorbell.ring(Kind.SEARCH, claim.job_id)
+
+
+def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed:
+    """Legality once more, then source, defines and LaunchPlan."""
+    try:
+        problem: Problem = parse_problem(claim.problem)
+        device = (
+            known[claim.device_key]
+            if claim.device_key is not None
+            else Device.for_key(CpuKey("generic", 0, 0, _NOMINAL_CORES, claim.arch))
+        )
+        family = get_family(claim.family)
+        schedule = Schedule.from_json(claim.schedule)
+        violations = family.check(problem, device, schedule)
+        if violations:
+            told = [violation.to_json() for violation in violations]
+            evidence = {
+                "message": "; ".join(violation.message for violation in violations),
+                "violations": told,
+            }
+            return Failed(TrialState.REJECTED, TrialReason.ILLEGAL, evidence)
+        return Task(claim, family.build(problem, device, schedule), family.plan(problem, device, schedule))
+    except Exception as error:  # noqa: BLE001 - one schedule's fault must not end the others
+        return _internal(error)
+
+
+def compile_outcome(task: Task, outcome: Artifact | Exception, pool: Artifact | None) -> CompileOutcome:
+    """What the store is told."""
+    if isinstance(outcome, Artifact):
+        return Compiled(
+            artifact_sha256=outcome.sha256,
+            artifact_bytes=outcome.data,
+            recipe=outcome.recipe,
+            pool_sha256=None if pool is None else pool.sha256,
+            plan=task.plan.to_json(),
+            toolchain=outcome.toolchain,
+            resources=outcome.resources,
+            log=outcome.log,
+            compile_s=outcome.compile_s,
+        )
+    if isinstance(outcome, CompileFailure):
+        return Failed(TrialState.FAILED, outcome.reason, outcome.evidence)
+    return _internal(outcome)
+
+
+def _internal(error: Exception) -> Failed:
+    trace = "".join(traceback.format_exception(error))[-8000:]
+    message = f"{type(error).__name__}: {error}"
+    return Failed(TrialState.FAILED, TrialReason.INTERNAL_ERROR, {"message": message, "trace": trace})
+
+
+def clean_scratch(home: Path, older_than_s: float = 3600.0) -> int:
+    """Remove what killed compiles left behind; returns how many folders went."""
+    count = 0
+    for folder in (home / "work").glob("compile-*"):
+        try:
+            if time.time() - folder.stat().st_mtime > older_than_s and os.access(folder, os.W_OK):
+                shutil.rmtree(folder, ignore_errors=True)
+                count += 1
+        except OSError:
+            continue
+    return count

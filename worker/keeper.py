@@ -1,0 +1,190 @@
+"""How does the database learn that a worker lives, and a worker that its claim is void?
+
+One thread beside the work: it reports every 5 s, and while something is being worked on extends its lease
+once a second. A claim that is not held any more (the job was cancelled, or the lease ran out while this process
+was stopped) is told by `lost()`. Short work sees no traffic at all: a database that is busy beside a
+measurement would disturb it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import structlog
+
+from service.store import leases, races, trials, workers
+from service.store.database import Database
+from service.store.enums import WorkerKind, WorkerState
+from service.store.errors import StoreError
+from service.store.records import ClaimId
+
+_log = structlog.get_logger("rooftile.worker")
+
+LEASE_S = 20.0
+DEVICE_LEASE_S = 30.0
+HEARTBEAT_S = 5.0
+RENEW_S = 1.0
+
+
+class Stopping(Protocol):
+    """What tells a step that the process is to end."""
+
+    @property
+    def stopping(self) -> bool: ...
+
+
+class Keeper:
+    """Heartbeat and leases of one worker process."""
+
+    def __init__(self, database: Database, kind: WorkerKind, device_key: str | None = None) -> None:
+        self.host = socket.gethostname()
+        self.kind = kind
+        self.device_key = device_key
+        self.owner = f"{kind}@{self.host}/{os.getpid()}-{os.urandom(3).hex()}"
+        self.data: dict[str, Any] = {}
+        self._database = database
+        self._lock = threading.Lock()
+        self._claims: set[ClaimId] = set()
+        self._race: ClaimId | None = None
+        self._lost: set[ClaimId] = set()
+        self._renewed_at = time.monotonic()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failing = False
+        self.device_lost = False
+
+    # -- claims -----------------------------------------------------------------------------------------
+
+    def hold(self, claims: Iterable[ClaimId]) -> None:
+        """These trials are being worked on from now."""
+        self._hold(claims=set(claims))
+
+    def hold_race(self, claim: ClaimId) -> None:
+        """This race is being run from now."""
+        self._hold(race=claim)
+
+    def _hold(self, claims: set[ClaimId] | None = None, race: ClaimId | None = None) -> None:
+        with self._lock:
+            self._claims = claims or set()
+            self._race = race
+            self._lost.clear()
+            self._renewed_at = time.monotonic()
+        self._wake.set()
+
+    def drop(self, claim: ClaimId) -> None:
+        """This one is done."""
+        with self._lock:
+            self._claims.discard(claim)
+            if self._race == claim:
+                self._race = None
+
+    def lost(self, claim: ClaimId) -> bool:
+        """Whether work on it is in vain."""
+        with self._lock:
+            # No renewal got through for as long as the lease lasts: somebody else may have it by now.
+            stale = time.monotonic() - self._renewed_at > LEASE_S
+            return claim in self._lost or stale
+
+    def give_back(self) -> None:
+        """Release what is held, unharmed: this process stops."""
+        with self._lock:
+            claims, race = sorted(self._claims), self._race
+            self._claims, self._race = set(), None
+        if claims:
+            self._database.run(lambda s: trials.release(s, claims))
+        if race is not None:
+            self._database.run(lambda s: races.release(s, race))
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Report at once (errors are the caller's), then from a thread."""
+        self._beat()
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Report no more, and take the row and the device's lease away."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+        try:
+            self.give_back()
+            self._database.run(self._leave)
+        except StoreError as error:
+            _log.warning("could not say good-bye", error=str(error))
+
+    def _leave(self, session: Any) -> None:
+        workers.remove(session, self.owner)
+        leases.release_all(session, self.owner)
+
+    def _run(self) -> None:
+        beaten_at = time.monotonic()
+        while not self._stop.is_set():
+            busy = self._busy()
+            self._wake.wait(RENEW_S if busy else HEARTBEAT_S)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            if self._busy() and not busy:
+                # Work has begun just now: most of it ends before the first renewal.
+                self._stop.wait(RENEW_S)
+            self._guarded(self._renew)
+            if time.monotonic() - beaten_at >= HEARTBEAT_S - 0.5:
+                beaten_at = time.monotonic()
+                self._guarded(self._beat)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+            if self._failing:
+                self._failing = False
+                _log.info("the database answers again")
+        except StoreError as error:
+            if not self._failing:
+                self._failing = True
+                _log.warning("the database does not answer", error=str(error))
+
+    def _busy(self) -> bool:
+        with self._lock:
+            return bool(self._claims) or self._race is not None
+
+    def _renew(self) -> None:
+        with self._lock:
+            claims, race = sorted(self._claims), self._race
+        if not claims and race is None:
+            return
+        asked_at = time.monotonic()
+        gone: set[ClaimId] = set()
+        if claims:
+            held = self._database.run(lambda s: trials.renew(s, claims, LEASE_S))
+            gone |= set(claims) - set(held)
+        if race is not None and not self._database.run(lambda s: races.renew(s, race, LEASE_S)):
+            gone.add(race)
+        with self._lock:
+            # Only what is still held: a claim that was finished meanwhile is not lost.
+            self._lost |= gone & (self._claims | ({self._race} if self._race is not None else set()))
+            self._renewed_at = asked_at
+
+    def _beat(self) -> None:
+        state = WorkerState.BUSY if self._busy() else WorkerState.IDLE
+
+        def write(session: Any) -> bool:
+            workers.heartbeat(
+                session, self.owner, self.kind, self.host, os.getpid(), self.device_key, state, self.data
+            )
+            if self.device_key is None:
+                return True
+            return (
+                leases.acquire(session, leases.device_lease(self.device_key), self.owner, DEVICE_LEASE_S)
+                is not None
+            )
+
+        self.device_lost = not self._database.run(write)

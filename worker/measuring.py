@@ -1,0 +1,225 @@
+"""What does a measure worker do in one step: claim a race or some trials, run them, write each outcome?"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from rooftile.plan import LaunchPlan
+from rooftile.problem import parse_problem
+
+from service.bus import Doorbell, HostGate, Kind
+from service.store import artifacts, races, trials
+from service.store.database import Database
+from service.store.enums import EntrantRole, TrialReason, TrialState
+from service.store.records import Failed, MeasureClaim, Measured, RaceClaim
+from worker.compile import rebuild
+from worker.compile.cache import ArtifactCache
+from worker.errors import CompilerMissingError, RebuildError, TrialCancelled
+from worker.keeper import LEASE_S, Keeper, Stopping
+from worker.measure.session import MeasureSession, RaceEntrant
+
+_log = structlog.get_logger("rooftile.measure")
+
+# One turn at the host's gate: long against taking it, short against somebody who wants to compile.
+TURN_S = 1.5
+MOST_CLAIMS = 4
+
+T = TypeVar("T")
+
+
+class ArtifactLostError(Exception):
+    """Bytes that are neither here, nor in the database, nor can be made again."""
+
+
+class Artifacts:
+    """Paths of artifacts by hash: from the cache, the database, or built again from their recipe."""
+
+    def __init__(self, database: Database, home: Path) -> None:
+        self._database = database
+        self._home = home
+        self._cache = ArtifactCache(home)
+
+    def path(self, sha256: str) -> Path:
+        """A file whose bytes have this hash. Raises ArtifactLostError."""
+        data = self._cache.get_bytes(sha256)
+        if data is not None:
+            return self._cache.blob_path(sha256)
+        with self._database.read() as session:
+            data = artifacts.get_bytes(session, sha256)
+            record = artifacts.get(session, sha256) if data is None else None
+        if data is not None:
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise ArtifactLostError(f"The bytes kept for {sha256[:12]} do not have that hash.")
+            return self._cache.put_bytes(sha256, data)
+        if record is None:
+            raise ArtifactLostError(f"The artifact {sha256[:12]} is unknown.")
+        try:
+            made = rebuild(record.recipe, sha256, home=self._home)
+        except (RebuildError, CompilerMissingError) as error:
+            raise ArtifactLostError(str(error)) from None
+        return self._cache.put_bytes(sha256, made.data)
+
+
+class MeasureWorker:
+    """The step of a measure loop, for one device."""
+
+    def __init__(
+        self,
+        database: Database,
+        gate: HostGate,
+        doorbell: Doorbell,
+        keeper: Keeper,
+        session: MeasureSession,
+        home: Path,
+    ) -> None:
+        self._database = database
+        self._gate = gate
+        self._doorbell = doorbell
+        self._keeper = keeper
+        self._session = session
+        self._artifacts = Artifacts(database, home)
+        self._device_key = session.device_key
+        self.stopper: Stopping | None = None
+
+    def step(self) -> bool:
+        """True when there was something to do."""
+        with self._database.read() as session:
+            if not (
+                races.waits(session, self._device_key) or trials.measure_waits(session, self._device_key)
+            ):
+                return False
+        if self._keeper.device_lost:
+            _log.warning("another worker holds the device's lease", device=self._device_key)
+            return False
+        with self._gate.exclusive():
+            try:
+                return self._turn()
+            finally:
+                # Whatever is still held goes back: a stop, a cancelled job, an error of ours.
+                self._keeper.give_back()
+
+    def _turn(self) -> bool:
+        """One race, or trials for about as long as a turn lasts."""
+        owner, key = self._keeper.owner, self._device_key
+        race = self._database.run(lambda s: races.claim(s, owner, key, LEASE_S))
+        if race is not None:
+            self._race(race)
+            return True
+        started = time.monotonic()
+        did = False
+        while time.monotonic() - started < TURN_S and not self._stopping:
+            claims = self._database.run(lambda s: trials.claim_measure(s, owner, key, MOST_CLAIMS, LEASE_S))
+            if not claims:
+                break
+            did = True
+            self._keeper.hold(claim.claim_id for claim in claims)
+            best: dict[int, float] = {}
+            for claim in claims:
+                if self._stopping:
+                    return True
+                self._trial(claim, best)
+        return did
+
+    @property
+    def _stopping(self) -> bool:
+        return self.stopper is not None and self.stopper.stopping
+
+    def _trial(self, claim: MeasureClaim, best: dict[int, float]) -> None:
+        outcome = self._guarded(claim.claim_id, lambda: self._measure(claim, best))
+        if outcome is None:
+            return
+        if isinstance(outcome, Measured) and not outcome.culled and not outcome.measurement.contended:
+            known = best.get(claim.job_problem_id, outcome.measurement.median_us)
+            best[claim.job_problem_id] = min(known, outcome.measurement.median_us)
+        written = self._database.run(lambda s: trials.finish_measure(s, claim.claim_id, outcome))
+        self._keeper.drop(claim.claim_id)
+        if written:
+            self._doorbell.ring(Kind.SEARCH, claim.job_id)
+        else:
+            _log.info("a late result was not needed", trial=claim.trial_id)
+
+    def _measure(self, claim: MeasureClaim, best: dict[int, float]) -> Measured | Failed:
+        if claim.pool_sha256 is None:
+            return _lost("The trial names no thread pool.")
+        known = [value for value in (claim.best_us, best.get(claim.job_problem_id)) if value is not None]
+        return self._session.trial(
+            parse_problem(claim.problem),
+            LaunchPlan.from_json(claim.plan),
+            self._artifacts.path(claim.artifact_sha256),
+            self._artifacts.path(claim.pool_sha256),
+            claim.policy,
+            input_seed(claim.job_problem_id, claim.problem),
+            min(known, default=None),
+            cancelled=lambda: self._stopping or self._keeper.lost(claim.claim_id),
+        )
+
+    def _race(self, claim: RaceClaim) -> None:
+        self._keeper.hold_race(claim.claim_id)
+        outcome = self._guarded(claim.claim_id, lambda: self._run_race(claim))
+        if outcome is None:
+            return
+        written = self._database.run(lambda s: races.finish(s, claim.claim_id, outcome))
+        self._keeper.drop(claim.claim_id)
+        if written:
+            self._doorbell.ring(Kind.SEARCH, claim.job_id)
+        else:
+            _log.info("a late race was not needed", race=claim.race_id)
+
+    def _run_race(self, claim: RaceClaim) -> Any:
+        entrants = []
+        for one in claim.entrants:
+            if one.role is EntrantRole.BASELINE:
+                entrants.append(RaceEntrant(one.name, one.role))
+                continue
+            if one.artifact_sha256 is None or one.pool_sha256 is None or one.plan is None:
+                return _lost(f"The entrant {one.name} has no artifact.")
+            entrants.append(
+                RaceEntrant(
+                    one.name,
+                    one.role,
+                    one.trial_id,
+                    LaunchPlan.from_json(one.plan),
+                    self._artifacts.path(one.artifact_sha256),
+                    self._artifacts.path(one.pool_sha256),
+                )
+            )
+        return self._session.race(
+            parse_problem(claim.problem),
+            entrants,
+            claim.policy,
+            input_seed(claim.job_problem_id, claim.problem),
+            cancelled=lambda: self._stopping or self._keeper.lost(claim.claim_id),
+        )
+
+    def _guarded(self, claim_id: tuple[int, int], action: Callable[[], T]) -> T | Failed | None:
+        """The outcome of `action`; None where nobody wants it any more."""
+        if self._keeper.lost(claim_id):
+            self._keeper.drop(claim_id)
+            return None
+        try:
+            return action()
+        except TrialCancelled:
+            if self._keeper.lost(claim_id):
+                self._keeper.drop(claim_id)
+            return None  # stopping: what is still held goes back
+        except ArtifactLostError as error:
+            return _lost(str(error))
+
+
+def _lost(message: str) -> Failed:
+    return Failed(TrialState.FAILED, TrialReason.ARTIFACT_LOST, {"message": message})
+
+
+def input_seed(job_problem_id: int, problem: Any) -> int:
+    """The seed of all inputs of one job problem.
+
+    One for all its trials and its race: random numbers and a float64 reference for each trial would take
+    longer than the trial. Every candidate is a new process with poisoned outputs: no other's answer is there.
+    """
+    text = f"{job_problem_id}:{problem}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") & 0x7FFF_FFFF
