@@ -126,7 +126,8 @@ def advanceable(s: Session, limit: int = 100) -> list[int]:
 
 def counts(s: Session) -> dict[JobState, int]:
     """How many jobs there are in each state (states with none are left out)."""
-    return dict(s.execute(select(Job.state, func.count()).group_by(Job.state)).tuples().all())
+    rows = s.execute(select(Job.state, func.count()).group_by(Job.state)).all()
+    return {row[0]: row[1] for row in rows}
 
 
 def count_open(s: Session, token_id: int | None = None) -> int:

@@ -190,7 +190,8 @@ def quarantined(s: Session) -> list[ReleaseRecord]:
 
 def counts(s: Session) -> dict[ReleaseState, int]:
     """How many releases there are in each state (states with none are left out)."""
-    return dict(s.execute(select(Release.state, func.count()).group_by(Release.state)).tuples().all())
+    rows = s.execute(select(Release.state, func.count()).group_by(Release.state)).all()
+    return {row[0]: row[1] for row in rows}
 
 
 def _served(s: Session, new: NewRelease) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Postgres:
         """Starts one, or connects to the one that the environment names. PostgresMissingError."""
         if given := os.environ.get(URL_VARIABLE):
             return cls(given, None, None)
-        folder = Path(tempfile.mkdtemp(prefix="rooftile-pg-"))
+        folder = Path(tempfile.mkdtemp(prefix="rooftile-pg-", dir=_memory_disk()))
         try:
             return cls._start_in(folder)
         except BaseException:
@@ -230,6 +230,16 @@ def _may_try(binaries: Path, user: pwd.struct_passwd) -> bool:
         if mode.st_uid != user.pw_uid and not mode.st_mode & 0o001:
             return False
     return True
+
+
+def _memory_disk() -> Path | None:
+    """A disk in memory where there is room: a new database takes 0.1 s there, up to 1 s elsewhere."""
+    disk = Path("/dev/shm")
+    try:
+        roomy = os.access(disk, os.W_OK) and shutil.disk_usage(disk).free > 1 << 30
+    except OSError:
+        return None
+    return disk if roomy else None
 
 
 def _die_with_parent() -> None:

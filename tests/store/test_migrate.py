@@ -1,0 +1,142 @@
+"""Do the migrations give the tables of the models, both ways, and only once at a time?"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from service.store import migrate
+from service.store.database import Database
+from service.store.errors import SchemaMismatch
+from service.store.models import Base
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/empty.db"
+    url: str = request.getfixturevalue("empty_postgres_url")
+    return url
+
+
+def _tables(url: str) -> set[str]:
+    database = Database(url)
+    with database.read() as s:
+        names = set(inspect(s.connection()).get_table_names())
+    database.close()
+    return names - {"alembic_version"}
+
+
+def test_up_down_and_up_again(empty_url: str) -> None:
+    assert migrate.current(empty_url) is None
+    assert migrate.upgrade(empty_url) == migrate.head()
+    assert _tables(empty_url) == set(Base.metadata.tables)
+    assert migrate.upgrade(empty_url) == migrate.head()
+    migrate.check(empty_url)
+    assert migrate.downgrade(empty_url) is None
+    assert _tables(empty_url) == set()
+    assert migrate.upgrade(empty_url) == migrate.head()
+    Database(empty_url).ping()
+
+
+def test_models_are_what_the_migrations_make(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+    database = Database(empty_url)
+    with database.read() as s:
+        context = MigrationContext.configure(s.connection(), opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+        # autogenerate does not look at the conditions of partial indexes
+        partial = {
+            name
+            for table in Base.metadata.tables.values()
+            for index in table.indexes
+            if index.dialect_options["postgresql"]["where"] is not None
+            for name in [str(index.name)]
+        }
+        if database.dialect == "sqlite":
+            found = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql LIKE '% WHERE %'"
+        else:
+            found = "SELECT indexname FROM pg_indexes WHERE indexdef LIKE '% WHERE %'"
+        assert set(s.execute(text(found)).scalars()) == partial
+    database.close()
+
+
+def _upgrade(url: str, sink: multiprocessing.SimpleQueue[str]) -> None:
+    try:
+        sink.put(migrate.upgrade(url))
+    except Exception as error:
+        sink.put(repr(error))
+        raise
+
+
+def test_several_at_once_migrate_once(empty_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    sink: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
+    processes = [context.Process(target=_upgrade, args=(empty_url, sink)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    assert [sink.get() for _ in processes] == [migrate.head()] * 3
+    for process in processes:
+        process.join()
+
+
+KILLED = """
+    import sys, time
+    from alembic import op
+    from service.store import migrate
+
+    made = []
+    create = op.create_table
+
+    def slow(*args, **kwargs):
+        table = create(*args, **kwargs)
+        made.append(table)
+        if len(made) == 5:
+            print("half", flush=True)
+            time.sleep(60)
+        return table
+
+    op.create_table = slow
+    migrate.upgrade(sys.argv[1])
+"""
+
+
+def test_a_killed_migration_leaves_nothing_and_no_lock(empty_url: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(KILLED), empty_url],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "half\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert migrate.current(empty_url) is None
+    assert _tables(empty_url) == set()
+    assert migrate.upgrade(empty_url) == migrate.head()
+
+
+def test_a_newer_database_is_refused_in_words(database_url: str) -> None:
+    database = Database(database_url)
+    with database.begin() as s:
+        s.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaMismatch, match="newer version"):
+        database.ping()
+    with pytest.raises(SchemaMismatch, match="newer version"):
+        migrate.check(database_url)
+    with pytest.raises(SchemaMismatch, match="cannot be migrated"):
+        migrate.upgrade(database_url)
+    database.close()
