@@ -1,8 +1,8 @@
 """How does the database learn that a worker lives, and a worker that its claim is void?
 
 One thread beside the work: it reports every 5 s, and while something is being worked on extends its lease
-once a second. A claim that is not held any more (the job was cancelled, or the lease ran out while this process
-was stopped) is told by `lost()`. Short work sees no traffic at all: a database that is busy beside a
+once a second. A claim that is not held any more (the job was cancelled, or the lease ran out while this
+process was stopped) is told by `lost()`. Short work sees no traffic at all: a database that is busy beside a
 measurement would disturb it.
 """
 

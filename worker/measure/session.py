@@ -21,18 +21,11 @@ from rooftile.device import local_cpu, parse_device_key
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem
 
-from service.store.enums import EntrantRole, TrialReason, TrialState, VerdictKind
-from service.store.records import (
-    EntrantResult,
-    Failed,
-    Measured,
-    MeasurementRecord,
-    RaceOutcome,
-    VerdictRecord,
-)
+from service.store.records import Failed, Measured, RaceOutcome
 from worker.errors import ChildLostError, TrialCancelled
 from worker.measure.blas import clean_environment
 from worker.measure.channel import LineReader, send
+from worker.measure.outcomes import failed, lost, race_outcome, trial_outcome
 
 Cancelled = Callable[[], bool]
 
@@ -41,8 +34,6 @@ _ASK_S = 0.2
 _OBEY_S = 0.7
 # The child has a deadline for every step of a candidate; this is for the child itself.
 _SILENCE_S = 600.0
-# Rejected, not failed: nothing ran.
-_REJECTIONS = frozenset({TrialReason.PLAN_INVALID, TrialReason.ILLEGAL})
 _ROOF_RULES = frozenset({"compute_roof", "memory_roof"})
 
 
@@ -186,8 +177,8 @@ class MeasureSession:
                 # Our roof was too low (it was measured on a busy machine): judge again by the better one.
                 answer = self._ask({**request, "roof": self.roof}, limit_s or _SILENCE_S, cancelled)
         except ChildLostError as error:
-            return _lost(error, time.monotonic() - started)
-        return _trial_outcome(answer, time.monotonic() - started)
+            return lost(error, time.monotonic() - started)
+        return trial_outcome(answer, time.monotonic() - started)
 
     def race(
         self,
@@ -232,10 +223,10 @@ class MeasureSession:
             if any(self._beats_roof(failure) for failure in failures) and self._raise_roof(cancelled):
                 answer = self._ask({**request, "roof": self.roof}, limit_s or 2 * _SILENCE_S, cancelled)
         except ChildLostError as error:
-            return _lost(error, time.monotonic() - started)
+            return lost(error, time.monotonic() - started)
         if answer["status"] == "failed":
-            return _failed(answer, time.monotonic() - started)
-        return _race_outcome(answer, entrants, time.monotonic() - started)
+            return failed(answer, time.monotonic() - started)
+        return race_outcome(answer, entrants, time.monotonic() - started)
 
     def measure_roof(self, rounds: int = 5, *, cancelled: Cancelled | None = None) -> dict[str, Any]:
         """Measure the device's roof, keep it and return it. Raises ChildLostError where that fails."""
@@ -346,70 +337,3 @@ class MeasureSession:
         self.close()
         how = f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return ChildLostError(f"The measuring process {how} and was replaced.")
-
-
-# -- answers to records -------------------------------------------------------------------------------------
-
-
-def _lost(error: ChildLostError, device_s: float) -> Failed:
-    reason = TrialReason.OUT_OF_MEMORY if "SIGKILL" in str(error) else TrialReason.INTERNAL_ERROR
-    return Failed(TrialState.FAILED, reason, {"message": str(error)}, device_s=device_s)
-
-
-def _failed(answer: Mapping[str, Any], device_s: float | None) -> Failed:
-    reason = TrialReason(answer["reason"])
-    state = TrialState.REJECTED if reason in _REJECTIONS else TrialState.FAILED
-    return Failed(
-        state, reason, answer["evidence"], device_s=device_s, verdict=_verdict(answer.get("verdict"))
-    )
-
-
-def _verdict(value: Mapping[str, Any] | None) -> VerdictRecord | None:
-    if value is None:
-        return None
-    return VerdictRecord(
-        VerdictKind.DEVICE,
-        bool(value["passed"]),
-        tuple(value["seeds"]),
-        tuple(value["checks"]),
-        value["max_error"],
-        value["bound"],
-    )
-
-
-def _measurement(value: Mapping[str, Any]) -> MeasurementRecord:
-    return MeasurementRecord(
-        policy=value["policy"],
-        samples_us=tuple(value["samples_us"]),
-        median_us=value["median_us"],
-        q10_us=value["q10_us"],
-        q90_us=value["q90_us"],
-        runs=value["runs"],
-        contended=value["contended"],
-        environment=value["environment"],
-        started_at=datetime.fromisoformat(value["started_at"]),
-    )
-
-
-def _trial_outcome(answer: Mapping[str, Any], device_s: float) -> Measured | Failed:
-    if answer["status"] != "measured":
-        return _failed(answer, device_s)
-    verdict = _verdict(answer["verdict"])
-    assert verdict is not None
-    return Measured(verdict, _measurement(answer["measurement"]), bool(answer["culled"]), device_s)
-
-
-def _race_outcome(answer: Mapping[str, Any], entrants: Sequence[RaceEntrant], device_s: float) -> RaceOutcome:
-    results = []
-    for entrant, one in zip(entrants, answer["entrants"], strict=True):
-        results.append(
-            EntrantResult(
-                name=entrant.name,
-                role=EntrantRole(entrant.role),
-                trial_id=entrant.trial_id,
-                measurement=None if one["measurement"] is None else _measurement(one["measurement"]),
-                verdict=_verdict(one["verdict"]),
-                failure=None if one["failure"] is None else _failed(one["failure"], None),
-            )
-        )
-    return RaceOutcome(tuple(results), answer["noise"], answer["environment"], device_s)
