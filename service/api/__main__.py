@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -66,9 +67,11 @@ def main(argv: Sequence[str]) -> int:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_S,
-                limit_concurrency=512,
                 lifespan="on",
             )
+            # uvicorn raises the signal again after its shutdown; ending in order is exit code 0.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: None)
             _Server(config, app).run(sockets=[listener])
     except (OperationError, StoreError) as error:
         print(f"rooftile: {error}", file=sys.stderr)

@@ -205,7 +205,9 @@ def _newer_toolchain(s: Session, row: ReleaseRecord) -> str | None:
         return [
             trial.toolchain_key
             for trial in found.rows
-            if trial.toolchain_key is not None and trial.id > (row.trial_id or 0)
+            if trial.toolchain_key is not None
+            and trial.job_id != row.job_id
+            and trial.id > (row.trial_id or 0)
         ]
 
     newest = recent(1)

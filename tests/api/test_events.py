@@ -1,0 +1,227 @@
+"""Do streams tell every event once, resume, end with their job, and leave everybody else alone?
+
+A real server on a free port: the test client of Starlette cannot read a stream while it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from service.api import events
+from service.settings import Settings
+
+ADMIN = "admin-token-of-the-tests-0123456789"
+HEADERS = {"Authorization": f"Bearer {ADMIN}"}
+
+
+@pytest.fixture
+def server(app: FastAPI) -> Iterator[str]:
+    """The address of a running server."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        running = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=running.run, args=([listener],))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while not running.started and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app.state.rooftile.stopping.set()
+        running.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def read(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Events off the wire: event, id and decoded data."""
+    event: dict[str, Any] = {}
+    for line in lines:
+        if line == "" and "data" in event:
+            yield event
+            event = {}
+        elif line.startswith(":"):
+            yield {"comment": line}
+        elif line:
+            name, _, value = line.partition(": ")
+            if name != "retry":
+                event[name] = json.loads(value) if name == "data" else value
+
+
+def follow(url: str, job_id: int, **headers: str) -> list[dict[str, Any]]:
+    """The whole stream of a job that ends."""
+    with httpx2.stream(
+        "GET", f"{url}/v1/jobs/{job_id}/events", headers={**HEADERS, **headers}, timeout=20
+    ) as answer:
+        assert answer.status_code == 200
+        return [e for e in read(answer.iter_lines()) if "comment" not in e]
+
+
+def test_a_stream_tells_each_event_once_and_ends_with_the_job(server: str, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    row = seed.start(job)[0]
+    told: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: told.extend(follow(server, job.id)))
+    thread.start()
+    time.sleep(0.2)
+    seed.trials(row, [900.0, 600.0])
+    seed.end(job)
+    thread.join(20)
+    assert not thread.is_alive()
+    ids = [int(e["id"]) for e in told[:-1]]
+    assert ids == sorted(set(ids))
+    assert told[0]["event"] == "job"
+    assert told[0]["data"]["to"] == "queued"
+    assert (told[-2]["event"], told[-2]["data"]["to"]) == ("job", "done")
+    assert told[-1]["event"] == "end"
+    assert [e["data"]["to"] for e in told if e["event"] == "trial"].count("measured") == 2
+    for e in told[:-1]:
+        assert e["data"]["job_id"] == job.id
+        assert int(e["id"]) == e["data"]["id"]
+
+
+def test_a_stream_goes_on_where_it_was_cut(server: str, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    row = seed.start(job)[0]
+    seed.trials(row, [900.0, 600.0])
+    seed.end(job)
+    whole = follow(server, job.id)
+    cut = whole[3]["id"]
+    assert follow(server, job.id, **{"Last-Event-ID": cut}) == whole[4:]
+    last = follow(server, job.id, **{"Last-Event-ID": whole[-1]["id"]})
+    assert [e["event"] for e in last] == ["end"]
+    wrong = httpx2.get(f"{server}/v1/jobs/{job.id}/events", headers={**HEADERS, "Last-Event-ID": "x"})
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "Last-Event-ID")
+
+
+def test_proxies_are_told_not_to_hold_events_back_and_silence_is_pinged(
+    server: str, seed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PING_S", 0.2)
+    monkeypatch.setattr(events, "POLL_S", 0.05)
+    seed.device()
+    job = seed.job()
+    url = f"{server}/v1/jobs/{job.id}/events"
+    gzip = {**HEADERS, "Accept-Encoding": "gzip"}
+    with httpx2.stream("GET", url, headers=gzip, timeout=10) as answer:
+        assert answer.headers["X-Accel-Buffering"] == "no"
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        assert "Content-Encoding" not in answer.headers
+        assert "no-store" in answer.headers["Cache-Control"]
+        pings = 0
+        for event in read(answer.iter_lines()):
+            pings += event.get("comment") == ": ping"
+            if pings == 3:
+                break
+    assert pings == 3
+
+
+def test_forty_open_streams_hold_up_nobody(server: str, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    seed.start(job)
+    with ExitStack() as stack:
+        client = stack.enter_context(
+            httpx2.Client(headers=HEADERS, timeout=20, limits=httpx2.Limits(max_connections=100))
+        )
+        streams = []
+        for _ in range(40):
+            answer = stack.enter_context(client.stream("GET", f"{server}/v1/jobs/{job.id}/events"))
+            lines = read(answer.iter_lines())
+            assert "comment" in next(lines)
+            streams.append(lines)
+        for _ in range(2):  # every stream is past its first look
+            for lines in streams:
+                assert next(lines)["event"] in ("job", "job_problem")
+        times: dict[str, list[float]] = {"/healthz": [], "/readyz": [], "/v1/jobs": []}
+        for n in range(10):
+            for path, taken in times.items():
+                start = time.monotonic()
+                if path == "/v1/jobs":
+                    body = {"problem": {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}, "seed": n}
+                    body["device"] = "cpu-intel-6-85-8c-x86-64-v4"
+                    assert client.post(f"{server}{path}", json=body).status_code == 202
+                else:
+                    assert client.get(f"{server}{path}").status_code == 200
+                taken.append(time.monotonic() - start)
+        for path, taken in times.items():
+            assert sorted(taken)[len(taken) // 2] < 0.2, (path, taken)
+
+
+def _run(settings: Settings, port: int, **more: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "ROOFTILE_HOME": str(settings.home),
+        "ROOFTILE_DATABASE_URL": settings.database_url,
+        "ROOFTILE_TOKEN": ADMIN,
+        **more,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "service.api", "--port", str(port)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_process_says_where_it_listens_and_stops_at_once_with_streams_open(
+    settings: Settings, seed: Any
+) -> None:
+    seed.device()
+    job = seed.job()
+    process = _run(settings, 0)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip().removeprefix("listening on ")
+        assert url.startswith("http://127.0.0.1:")
+        with httpx2.stream("GET", f"{url}/v1/jobs/{job.id}/events", headers=HEADERS, timeout=20) as answer:
+            lines = read(answer.iter_lines())
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            start = time.monotonic()
+            list(lines)
+            process.wait(10)
+        assert time.monotonic() - start < 3
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_port_that_is_taken_is_one_sentence(settings: Settings) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        process = _run(settings, listener.getsockname()[1])
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("rooftile: Cannot listen on 127.0.0.1 port")
+
+
+def test_a_database_that_is_not_there_is_one_sentence(settings: Settings) -> None:
+    for url in ("postgresql://nobody:secret@127.0.0.1:1/none", "sqlite:////nowhere/at/all.db"):
+        process = _run(settings, 0, ROOFTILE_DATABASE_URL=url)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert out == ""
+        assert err.count("\n") == 1, err
+        assert "secret" not in err

@@ -1,0 +1,235 @@
+"""Does a lookup say what is served, at which level and why, and do releases obey an admin?"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.store.enums import TrialReason
+
+CPU = "cpu-intel-6-85-8c-x86-64-v4"
+OTHER = "cpu-amd-25-1-8c-x86-64-v3"
+GOOD = {"op": "gemm", "m": 8, "n": 4096, "k": 4096, "dtype": "f32"}
+ASK = {"problem": GOOD, "device": CPU}
+FIELDS = {
+    "release_id", "level", "reason", "schedule", "time_us", "baseline_time_us", "artifact", "pool", "launch",
+    "problem_key", "device", "policy", "toolchain", "noise", "tie_set",
+}  # fmt: skip
+
+
+def best(client: TestClient, **more: Any) -> dict[str, Any]:
+    answer = client.post("/v1/best", json={**ASK, **more})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    assert set(body) >= FIELDS
+    assert body["reason"]
+    return body
+
+
+def test_nothing_tuned_is_none_with_the_reason(client: TestClient, seed: Any) -> None:
+    body = best(client)
+    assert body["level"] == "none"
+    assert "POST /v1/jobs" in body["reason"]
+    assert body["release_id"] is None
+    assert body["problem"]["schema"] == 1
+    assert body["policy"] == {"cache": "cold", "launch": "eager"}
+
+
+def test_a_release_is_exact_and_complete(client: TestClient, seed: Any) -> None:
+    seed.device()
+    _job, release = seed.tuned()
+    body = best(client)
+    assert body["level"] == "exact"
+    assert body["release_id"] == release.id
+    assert (body["time_us"], body["baseline_time_us"]) == (640.0, 900.0)
+    assert body["schedule"]["family"] == "gemm_x86"
+    assert body["launch"]["schema"] == 1
+    assert body["toolchain"]["version"] == "12.2.0"
+    artifact = client.get(f"/v1/artifacts/{body['artifact']}")
+    assert hashlib.sha256(artifact.content).hexdigest() == body["artifact"]
+    assert artifact.headers["ETag"] == f'"{body["artifact"]}"'
+    assert "immutable" in artifact.headers["Cache-Control"]
+    again = client.get(
+        f"/v1/artifacts/{body['artifact']}", headers={"If-None-Match": artifact.headers["ETag"]}
+    )
+    assert again.status_code == 304
+    assert client.get(f"/v1/artifacts/{body['pool']}").content == b"pool"
+
+
+def test_a_release_of_another_toolchain_is_stale(client: TestClient, seed: Any) -> None:
+    seed.device()
+    seed.tuned()
+    job = seed.job({"problem": {**GOOD, "m": 16}, "device": CPU})
+    row = seed.start(job)[0]
+    seed.propose(row, 2)
+    seed.compile(2, version="13.1.0")
+    seed.measure([500.0, 600.0])
+    body = best(client)
+    assert body["level"] == "stale"
+    assert "toolchain" in body["reason"]
+    assert body["artifact"]
+
+
+def test_the_vendors_kernel_won_is_baseline_without_an_artifact(client: TestClient, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    row = seed.start(job)[0]
+    trial = seed.trials(row, [900.0])[0]
+    race = seed.race(row, [trial], 500.0)
+    seed.release(row, None, 500.0, 500.0, race)
+    body = best(client)
+    assert body["level"] == "baseline"
+    assert (body["artifact"], body["launch"], body["schedule"]) == (None, None, None)
+    assert body["time_us"] == 500.0
+
+
+def test_an_empty_problem_is_the_baselines(client: TestClient) -> None:
+    assert best(client, problem={**GOOD, "k": 0})["level"] == "baseline"
+
+
+def test_neither_device_nor_policy_is_ignored(client: TestClient, seed: Any) -> None:
+    seed.device()
+    seed.tuned()
+    elsewhere = best(client, device=OTHER)
+    assert elsewhere["level"] == "none"
+    assert CPU in elsewhere["reason"]
+    warm = best(client, policy={"cache": "warm"})
+    assert warm["level"] == "none"
+    assert "cold-eager" in warm["reason"]
+    assert best(client, problem={**GOOD, "layout": {"b": "nk"}})["level"] == "none"
+    double = best(client, problem={**GOOD, "dtype": "e4m3"})
+    assert double["level"] == "none"
+    assert double["reason"].startswith("Nothing can be tuned for it")
+
+
+def test_a_gpu_nobody_knows_is_answered_all_the_same(client: TestClient) -> None:
+    assert best(client, device="gpu-2330-132sm-80g-p700")["level"] == "none"
+    assert best(client, device="gpu-ffff-132sm-80g-p700")["level"] == "none"
+
+
+def test_auto_is_the_only_gpu_and_several_are_a_question(client: TestClient, seed: Any) -> None:
+    seed.device("gpu-2330-132sm-80g-p700", "H100", roof=False)
+    assert best(client, device="auto")["device"] == "gpu-2330-132sm-80g-p700"
+    seed.device("gpu-2335-132sm-141g-p700", "H200", roof=False)
+    answer = client.post("/v1/best", json={"problem": GOOD})
+    assert answer.status_code == 422
+    assert answer.json()["field"] == "device"
+    assert "gpu-2335-132sm-141g-p700" in answer.json()["detail"]
+
+
+def test_withdrawing_is_told_to_lookups_and_refreshes(client: TestClient, seed: Any) -> None:
+    seed.device()
+    _job, release = seed.tuned()
+    first = client.get(f"/v1/releases?device={CPU}").json()
+    assert [row["release_id"] for row in first["releases"]] == [release.id]
+    assert first["releases"][0]["state"] == "published"
+    assert client.get(f"/v1/releases?after={first['after']}").json()["releases"] == []
+    gone = client.post(f"/v1/releases/{release.id}:withdraw")
+    assert gone.json()["state"] == "withdrawn"
+    assert gone.json()["change_id"] > first["after"]
+    told = client.get(f"/v1/releases?device={CPU}&after={first['after']}").json()
+    assert [(row["release_id"], row["state"]) for row in told["releases"]] == [(release.id, "withdrawn")]
+    assert client.get(f"/v1/releases?device={OTHER}").json()["releases"] == []
+    body = best(client)
+    assert body["level"] == "none"
+    assert f"Release {release.id} was withdrawn" in body["reason"]
+
+
+def test_pin_unpin_and_rollback(client: TestClient, seed: Any) -> None:
+    seed.device()
+    _job, first = seed.tuned()
+    _job, second = seed.tuned({"problem": GOOD, "device": CPU, "seed": 1}, [950.0, 600.0])
+    assert best(client)["release_id"] == second.id
+    assert client.post(f"/v1/releases/{second.id}:pin").json()["pinned"] is True
+    assert client.post(f"/v1/releases/{second.id}:unpin").json()["pinned"] is False
+    refused = client.post(f"/v1/releases/{first.id}:pin")
+    assert refused.status_code == 409
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert client.post(f"/v1/releases/{second.id}:rollback").status_code == 200
+    assert best(client)["release_id"] == first.id
+    assert client.post(f"/v1/releases/{first.id}:rollback").status_code == 409
+    assert client.post("/v1/releases/99:pin").status_code == 404
+
+
+def test_a_problem_and_its_layers_table(client: TestClient, seed: Any) -> None:
+    seed.device()
+    body = {"problem": {k: v for k, v in GOOD.items() if k != "m"}, "sweep": {"m": [16, 1]}, "device": CPU}
+    job = seed.job(body)
+    rows = seed.start(job)
+    ids = seed.trials(rows[0], [600.0, 700.0])
+    seed.release(rows[0], ids[0], 600.0, 900.0)
+    shown = client.get(f"/v1/problems/{rows[0].problem_key}").json()
+    assert shown["title"] == rows[0].title
+    assert shown["flops"] == 2.0 * rows[0].problem["m"] * 4096 * 4096
+    assert [r["device"] for r in shown["releases"]] == [CPU]
+    table = client.get(f"/v1/layers/{shown['layer_key']}/table?device={CPU}").json()
+    assert table["open"] == ["m", "batch"]
+    assert [row["sizes"]["m"] for row in table["rows"]] == [rows[0].problem["m"]]
+    for path in (f"/v1/problems/{'0' * 64}", "/v1/problems/x", f"/v1/layers/{'0' * 64}/table"):
+        assert client.get(path).status_code == 404
+
+
+def test_bytes_that_are_not_kept_are_said_to_be(client: TestClient, seed: Any) -> None:
+    missing = client.get(f"/v1/artifacts/{'0' * 64}")
+    assert missing.status_code == 404
+    assert missing.json()["field"] == "sha256"
+    assert client.get("/v1/artifacts/%2e%2e%2fetc").status_code == 404
+
+
+def test_misses_become_ranked_demand(client: TestClient, seed: Any) -> None:
+    misses = [
+        {"problem": GOOD, "device": CPU, "count": 2},
+        {"problem": {**GOOD, "m": 1}, "device": CPU, "level": "bucket", "count": 5},
+    ]
+    assert client.post("/v1/demand", json={"misses": misses}).json() == {"accepted": 2}
+    assert client.post("/v1/demand", json={"misses": misses[:1]}).status_code == 202
+    rows = client.get("/v1/demand").json()["demand"]
+    assert [(row["problem"]["m"], row["count"]) for row in rows] == [(1, 5), (8, 4)]
+    assert client.get(f"/v1/demand?device={OTHER}").json() == {"demand": []}
+    for wrong, field in (
+        ({"misses": []}, "misses"),
+        ({"misses": [{"problem": GOOD, "device": "auto"}]}, "misses[0].device"),
+        ({"misses": [{"problem": GOOD, "device": CPU, "count": 0}]}, "misses[0].count"),
+        ({"misses": [{"problem": GOOD, "device": CPU, "level": "near"}]}, "misses[0].level"),
+    ):
+        answer = client.post("/v1/demand", json=wrong)
+        assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_spaces_say_what_may_be_tuned_and_why_not(client: TestClient, seed: Any) -> None:
+    space = client.get("/v1/spaces?op=gemm&arch=x86-64-v4&dtype=f32&m=8&n=4096&k=4096").json()
+    assert space["supported"] is True
+    family = next(f for f in space["families"] if f["family"] == "gemm_x86")
+    assert set(family["groups"]) == {"tile", "movement", "layout", "roles", "order"}
+    assert all(p["choices"] for group in family["groups"].values() for p in group)
+    assert family["default"]["family"] == "gemm_x86"
+    refused = client.get("/v1/spaces?op=gemm&arch=sm_90a&dtype=e4m3").json()
+    assert refused["supported"] is False
+    assert refused["why_not"][0]["message"]
+    assert refused["families"][0]["groups"] == {}
+    attention = client.get(f"/v1/spaces?op=attention&device={CPU}&dtype=f16").json()
+    assert (attention["supported"], attention["device"]) == (False, CPU)
+
+
+def test_archs_and_devices(client: TestClient, seed: Any) -> None:
+    seed.device()
+    archs = {arch["name"]: arch for arch in client.get("/v1/archs").json()["archs"]}
+    assert archs["x86-64-v4"]["families"] == ["gemm_x86"]
+    assert archs["x86-64-v4"]["devices"] == [CPU]
+    assert archs["sm_90a"]["families"] == []
+    assert "gemm_sm90" in archs["sm_90a"]["note"]
+    device = client.get("/v1/devices").json()["devices"][0]
+    assert (device["key"], device["connected"]) == (CPU, True)
+    assert device["roof"] == {"gflops": 900.0, "read_gbps": 80.0}
+
+
+@pytest.mark.parametrize("reason", list(TrialReason)[:3])
+def test_a_failed_trial_is_never_served(client: TestClient, seed: Any, reason: TrialReason) -> None:
+    seed.device()
+    job = seed.job()
+    row = seed.start(job)[0]
+    seed.trials(row, [reason])
+    assert best(client)["level"] == "none"
