@@ -11,41 +11,41 @@ from collections.abc import Sequence
 
 def serve(argv: Sequence[str]) -> int:
     """Run the service on this machine: API, search and workers."""
-    from service.cli.serve import main
+    from service.cli.serve_command import main
 
     return main(argv)
 
 
 def tune(argv: Sequence[str]) -> int:
     """Tune a problem in the foreground and show the result."""
-    from service.cli.tune import main
+    from service.cli.tune_command import main
 
     return main(argv)
 
 
 def worker(argv: Sequence[str]) -> int:
     """Run one worker (search, compile or measure) in this process."""
-    from service.cli.worker import main
+    from service.cli.worker_command import main
 
     return main(argv)
 
 
 def migrate(argv: Sequence[str]) -> int:
     """Bring the database's tables to this version."""
-    from service.cli.migrate import main
+    from service.cli.migrate_command import main
 
     return main(argv)
 
 
 def token(argv: Sequence[str]) -> int:
     """Create, list and revoke tokens."""
-    from service.cli.token import main
+    from service.cli.token_command import main
 
     return main(argv)
 
 
 def doctor(argv: Sequence[str]) -> int:
     """Say what is here, what is missing and how to get it."""
-    from service.cli.doctor import main
+    from service.cli.doctor_command import main
 
     return main(argv)
