@@ -1,0 +1,125 @@
+"""Do doctor, migrate and token say and do what they should, and is --json one document?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rooftile.cli import main
+from rooftile.device import local_cpu
+
+from service.store import logins, tokens
+from service.store.database import Database
+from service.store.enums import Scope
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("URL", "TOKEN", "DATABASE_URL", "BROKER_URL"):
+        monkeypatch.delenv(f"ROOFTILE_{name}", raising=False)
+    monkeypatch.setenv("ROOFTILE_HOME", str(tmp_path / "h"))
+    return tmp_path / "h"
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def _checks(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, dict[str, str]]:
+    document = _json(capsys, "doctor", code=code)
+    assert document["healthy"] is (code == 0)
+    return {check["name"]: check for check in document["checks"]}
+
+
+@pytest.mark.usefixtures("home")
+def test_doctor_on_a_healthy_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = _checks(capsys)
+    assert set(checks) == {
+        "python", "device", "compiler", "blas", "gpu", "kernels",
+        "home", "disk", "database", "broker", "locks", "port",
+    }  # fmt: skip
+    assert local_cpu().key in checks["device"]["found"]
+    assert checks["database"]["state"] == "note"  # not made yet, and that is fine
+    assert main(["migrate"]) == 0
+    assert _checks(capsys)["database"]["state"] == "ok"
+    assert main(["doctor"]) == 0
+    assert "compiler" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("home")
+def test_doctor_says_what_is_missing_and_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "/no/such/compiler")
+    monkeypatch.setenv("ROOFTILE_DATABASE_URL", "postgresql://me:hunter2@127.0.0.1:1/x")
+    monkeypatch.setenv("ROOFTILE_BROKER_URL", "redis://:hunter2@127.0.0.1:1/0")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    checks = _checks(capsys, code=1)
+    assert {name for name, check in checks.items() if check["state"] == "missing"} == {
+        "compiler",
+        "database",
+        "broker",
+    }
+    assert "apt install gcc" in checks["compiler"]["fix"]
+    assert checks["blas"]["state"] == "note"
+    assert "OPENBLAS_CORETYPE" in checks["blas"]["fix"]
+    assert "hunter2" not in json.dumps(checks)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_compiler_that_does_not_work_is_found_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    false = shutil.which("false")
+    assert false is not None
+    monkeypatch.setenv("CC", false)
+    assert _checks(capsys, code=1)["compiler"]["state"] == "missing"
+
+
+def test_migrate_up_and_down(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    up = _json(capsys, "migrate")
+    assert up["changed"]
+    assert up["before"] is None
+    assert not _json(capsys, "migrate")["changed"]
+    down = _json(capsys, "migrate", "--down")
+    assert down["before"] == up["after"]
+    assert down["after"] != up["after"]
+    assert (home / "rooftile.db").exists()
+
+
+def test_tokens(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    assert main(["migrate"]) == 0
+    made = _json(capsys, "token", "create", "robot", "--scope", "submit", "--days", "2")
+    assert made["scopes"] == ["submit"]
+    database = Database(f"sqlite:///{home}/rooftile.db")
+    with database.read() as s:
+        found = tokens.check(s, made["token"])
+    assert found is not None
+    assert found.scopes == {Scope.SUBMIT}
+    listed = _json(capsys, "token", "list")
+    assert [row["name"] for row in listed["tokens"]] == ["robot"]
+    assert made["token"] not in json.dumps(listed)
+    assert main(["token", "revoke", str(made["id"])]) == 0
+    with database.read() as s:
+        assert tokens.check(s, made["token"]) is None
+    assert main(["token", "revoke", "99"]) == 1
+    link = _json(capsys, "token", "link", "--url", "https://tiles.example/")["link"]
+    base, _, code = link.partition("/login?code=")
+    assert base == "https://tiles.example"
+    with database.begin() as s:
+        assert logins.redeem(s, code) is not None
+    with database.begin() as s:
+        assert logins.redeem(s, code) is None
+    database.close()
+
+
+def test_token_without_tables_is_one_sentence(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    assert main(["token", "list"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "migrate" in said
