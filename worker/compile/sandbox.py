@@ -24,8 +24,12 @@ _SHELL = """
 ulimit -v "$1"; ulimit -S -t "$2"; ulimit -H -t $(($2 + 2)); ulimit -f "$3"; ulimit -c 0; shift 3
 exec 3<&0
 ( read -r _ <&3; kill -9 0 ) >/dev/null 2>&1 &
+watcher=$!
 "$@" </dev/null 3<&- &
 wait $!
+code=$?
+{ kill -9 "$watcher"; wait "$watcher"; } >/dev/null 2>&1
+exit "$code"
 """
 
 
@@ -51,9 +55,9 @@ class Finished:
 
 def run(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], limits: Limits) -> Finished:
     """Run `command` in `folder` within `limits`; its whole group is gone when this returns."""
-    log_path = folder / "log.txt"
     started = time.monotonic()
-    with log_path.open("wb") as log:
+    # In memory: on a full disk the log must still be able to say so.
+    with os.fdopen(os.memfd_create("log"), "w+b") as log:
         process = subprocess.Popen(
             [
                 "/bin/sh",
@@ -72,28 +76,35 @@ def run(command: Sequence[str], *, folder: Path, environment: Mapping[str, str],
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    timed_out = False
-    try:
-        process.wait(limits.wall_s)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-    finally:
-        # Also after a normal end: the shell's watcher still waits for the pipe.
-        _kill_group(process.pid)
-        if process.stdin is not None:
-            process.stdin.close()
-        process.wait()
-    return Finished(process.returncode, _read_log(log_path), time.monotonic() - started, timed_out)
+        timed_out = False
+        try:
+            process.wait(limits.wall_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            if process.returncode is None:
+                _kill_group(process)
+            if process.stdin is not None:
+                process.stdin.close()
+            process.wait()
+        log.seek(0)
+        text = _shorten(log.read())
+    return Finished(process.returncode, text, time.monotonic() - started, timed_out)
 
 
-def _kill_group(group: int) -> None:
-    # Errors: all of it has ended.
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill all of it and wait, within a second, until it has gone."""
+    end = time.monotonic() + 1.0
+    # ProcessLookupError: it has.
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        while time.monotonic() < end:
+            time.sleep(0.005)
+            os.killpg(process.pid, 0)
 
 
-def _read_log(path: Path) -> str:
-    data = path.read_bytes()
+def _shorten(data: bytes) -> str:
     if len(data) > LOG_BYTES:
         half = LOG_BYTES // 2
         cut = f"\n... {len(data) - LOG_BYTES} bytes left out ...\n".encode()
