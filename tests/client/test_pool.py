@@ -179,8 +179,23 @@ def test_refusals_say_why(own_pool: MakePool, toy_so: Path, tmp_path: Path) -> N
     with pytest.raises(ArtifactError, match="exports no 'other'"):
         entry_address(load_library(toy_so), "other")
     (tmp_path / "cut.so").write_bytes(toy_so.read_bytes()[:100])
-    with pytest.raises(ArtifactError, match="cannot load"):
-        load_library(tmp_path / "cut.so")
+    for missing in ("cut.so", "nowhere.so"):
+        with pytest.raises(ArtifactError, match="cannot load"):
+            load_library(tmp_path / missing)
+    (tmp_path / "cut.so").write_bytes(toy_so.read_bytes())
+    load_library(tmp_path / "cut.so")
+
+
+def test_other_bytes_under_a_loaded_path_are_refused(toy_so: Path, pool_so: Path, tmp_path: Path) -> None:
+    """dlopen would silently give the library that the path had before."""
+    path = tmp_path / "kernel.so"
+    path.write_bytes(toy_so.read_bytes())
+    entry_address(load_library(path), "run")
+    load_library(path)
+    path.unlink()
+    path.write_bytes(pool_so.read_bytes())
+    with pytest.raises(ArtifactError, match="was loaded before and has other bytes now"):
+        load_library(path)
 
 
 def test_an_empty_run_costs_microseconds(own_pool: MakePool, toy_so: Path) -> None:

@@ -75,6 +75,7 @@ class GemmCall:
         self._functions = functions
         self._pool = pool
         self._open = open_sizes
+        self._out_shape = None if open_sizes else operand_shape(problem, "out")
         self._out_dtype = numpy_dtype(operand_dtype(problem, "out"))
         self._scalars_fixed = problem.alpha != "any" or problem.beta != "any"
         items = (numpy_dtype(operand_dtype(problem, name)).itemsize for name in ("a", "b", "out"))
@@ -99,7 +100,10 @@ class GemmCall:
             check_scalars(self.problem, alpha, beta)
         out = given_out
         if out is None:
-            out = np.empty(operand_shape(problem_of(self.problem, a, self._open), "out"), self._out_dtype)
+            shape = self._out_shape
+            if shape is None:
+                shape = operand_shape(problem_of(self.problem, a, self._open), "out")
+            out = np.empty(shape, self._out_dtype)
         elif type(out) is not ndarray:
             out = as_array("out", out)
 

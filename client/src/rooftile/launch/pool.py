@@ -21,13 +21,27 @@ E_THREADS = 1
 E_FORKED = 2
 
 
+# Which file each path was when it was loaded. The dynamic loader remembers libraries by path: for a path it
+# knows it gives what it loaded then, whatever lies there now.
+_loaded: dict[str, tuple[int, ...]] = {}
+
+
 def load_library(so_path: str | os.PathLike[str]) -> ctypes.CDLL:
     """dlopen with its symbols kept to itself; a library is never unloaded (threads may be inside it)."""
+    # An absolute path: dlopen searches the library path for a bare name.
+    path = str(Path(so_path).absolute())
     try:
-        # An absolute path: dlopen searches the library path for a bare name.
-        return ctypes.CDLL(str(Path(so_path).absolute()), mode=ctypes.RTLD_LOCAL)
+        status = Path(path).stat()
+        file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if _loaded.get(path, file) != file:
+            raise ArtifactError(
+                f"{path} was loaded before and has other bytes now; give it a name of its own"
+            )
+        library = ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise ArtifactError(f"cannot load {os.fspath(so_path)}: {error}") from error
+    _loaded[path] = file
+    return library
 
 
 def entry_address(library: ctypes.CDLL, entry: str) -> int:
