@@ -22,6 +22,7 @@ from typing import Any
 from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
+from service.bus.broker import broker_info, eviction_warning
 from service.compilers import HOW_TO_GET_ONE, compilers
 from service.errors import OperationError
 from service.paths import Home, host_lock_dir, kernels_dir, migrations_dir, open_lock_file, prepare_home
@@ -231,22 +232,16 @@ def _broker(settings: Settings) -> Check:
     import redis
 
     shown = shown_url(settings.broker_url)
-    client = redis.Redis.from_url(
-        settings.broker_url.replace("redis+socket", "unix"), socket_connect_timeout=2, socket_timeout=2
-    )
     try:
-        info: dict[str, Any] = client.info()
+        info = broker_info(settings.broker_url)
     except (redis.RedisError, OSError) as error:
         fix = "Start it or correct ROOFTILE_BROKER_URL; jobs go on meanwhile, found by each worker's sweep."
         return Check("broker", State.MISSING, f"{shown} does not answer: {error}", fix)
-    finally:
-        client.close()
-    policy = info.get("maxmemory_policy", "unknown")
     version = info.get("valkey_version", info.get("redis_version", "unknown version"))
     found = f"{shown} ({info.get('server_name', 'redis')} {version})"
-    if policy not in ("noeviction", "unknown"):
-        fix = f"maxmemory-policy is {policy}: set noeviction, or messages may vanish."
-        return Check("broker", State.NOTE, found, fix)
+    warning = eviction_warning(info)
+    if warning is not None:
+        return Check("broker", State.NOTE, found, warning)
     return Check("broker", State.OK, found)
 
 

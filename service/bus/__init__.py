@@ -2,6 +2,7 @@
 
 names.py     queues and tasks
 app.py       the Celery application and its options
+broker.py    does the broker keep what it is given?
 doorbell.py  Doorbell: "there is work", never blocks, never raises
 loop.py      Loop: claim, do, complete until stopped
 worker.py    run_loop(): a Loop as the main of a process, with Celery's doorbell where there is a broker

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from service.bus.app import make_celery
+from service.bus.broker import warn_of_eviction
 from service.bus.hostgate import interrupt_wait
 from service.bus.loop import Loop
 from service.bus.names import Kind, task_of
@@ -54,6 +55,7 @@ def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
     ended = threading.Event()
 
     def stop_worker() -> None:
+        warn_of_eviction(str(settings.broker_url))
         # A loop that was stopped from inside takes Celery with it.
         while not ended.wait(0.2):
             if loop.stopping:

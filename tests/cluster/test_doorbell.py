@@ -145,3 +145,15 @@ def test_messages_are_json_and_expire(broker: Any, tmp_path: Path) -> None:
         assert message["headers"]["task"] == "search.advance"
         assert message["headers"]["eta"] is None
         assert message["headers"]["expires"] is not None
+
+
+def test_a_broker_that_evicts_is_told(broker: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    from service.bus.broker import broker_info, eviction_warning, warn_of_eviction
+    from service.bus.logs import setup_logs
+
+    assert eviction_warning(broker_info(broker.url)) is None
+    redis.Redis.from_url(broker.url).config_set("maxmemory-policy", "allkeys-lru")
+    assert "allkeys-lru" in (eviction_warning(broker_info(broker.url)) or "")
+    setup_logs()
+    warn_of_eviction(broker.url)
+    assert "noeviction" in capfd.readouterr().err
