@@ -140,9 +140,7 @@ def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bo
     return True
 
 
-def claim_measure(
-    s: Session, owner: str, device_key: str, limit: int, lease_s: float
-) -> list[MeasureClaim]:
+def claim_measure(s: Session, owner: str, device_key: str, limit: int, lease_s: float) -> list[MeasureClaim]:
     """Takes up to `limit` compiled trials of this device, of running jobs. None while the device is out
     of service."""
     if not devices.in_service(s, device_key):

@@ -78,7 +78,7 @@ class Database:
 
     @property
     def dialect(self) -> str:
-        """"sqlite" or "postgresql"."""
+        """ "sqlite" or "postgresql"."""
         return self._url.get_backend_name()
 
     @property

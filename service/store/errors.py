@@ -1,19 +1,19 @@
 """What can go wrong in the store, and who can do something about it?
 
-    StoreError                    one sentence for a person, never a password
-      DatabaseUnreachable         nobody answers there: start it, or correct ROOFTILE_DATABASE_URL
-      StoreBusy                   try again: a lock, a deadlock or the pool was not to be had in time
-        Conflict                  another process changed the row first
-      StoreFull                   no space left where the database lives
-      StoreReadOnly               the file or the role does not allow writing
-      StoreDamaged                the file is not a database, or is damaged
-      UnsuitableDatabase          SQLite in memory or on a network disk: use Postgres
-      SchemaMismatch              tables are missing, older or newer than this code: `rooftile migrate`
-      NotFound                    no row with this id
-      IllegalTransition           the transition table has no such move
-      ArtifactMismatch            bytes do not have the hash they came with
-      ReleasePinned               a pinned release is not replaced
-      IdempotencyConflict         the same Idempotency-Key came with another body
+StoreError                    one sentence for a person, never a password
+  DatabaseUnreachable         nobody answers there: start it, or correct ROOFTILE_DATABASE_URL
+  StoreBusy                   try again: a lock, a deadlock or the pool was not to be had in time
+    Conflict                  another process changed the row first
+  StoreFull                   no space left where the database lives
+  StoreReadOnly               the file or the role does not allow writing
+  StoreDamaged                the file is not a database, or is damaged
+  UnsuitableDatabase          SQLite in memory or on a network disk: use Postgres
+  SchemaMismatch              tables are missing, older or newer than this code: `rooftile migrate`
+  NotFound                    no row with this id
+  IllegalTransition           the transition table has no such move
+  ArtifactMismatch            bytes do not have the hash they came with
+  ReleasePinned               a pinned release is not replaced
+  IdempotencyConflict         the same Idempotency-Key came with another body
 """
 
 from __future__ import annotations

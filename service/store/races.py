@@ -166,9 +166,7 @@ def release(s: Session, claim_id: ClaimId) -> bool:
     return True
 
 
-def expire(
-    s: Session, *, owner: str | None = None, max_attempts: int = 3, limit: int = 100
-) -> list[int]:
+def expire(s: Session, *, owner: str | None = None, max_attempts: int = 3, limit: int = 100) -> list[int]:
     """As trials.expire, for races; ids of the races it touched."""
     lost = Race.lease_expires_at < clock.now(s) if owner is None else Race.lease_owner == owner
     query = (

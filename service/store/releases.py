@@ -245,9 +245,7 @@ def _line(
     )
 
 
-def _filtered(
-    query: Select[Release, Problem], where: ReleaseFilter
-) -> Select[Release, Problem]:
+def _filtered(query: Select[Release, Problem], where: ReleaseFilter) -> Select[Release, Problem]:
     exact = {
         Problem.op: where.op,
         Problem.dtype: where.dtype,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import CursorResult, Delete, Update
+from sqlalchemy import CursorResult, Delete, Table, Update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
-from sqlalchemy.sql import Executable
 
 from .models import Base
 
@@ -17,32 +16,28 @@ S = TypeVar("S")
 
 def insert_ignoring(s: Session, model: type[Base], values: dict[str, Any]) -> bool:
     """Inserts the row unless a unique index has one like it; True if it was inserted."""
-    return _rowcount(s, _insert(s, model).values(**values).on_conflict_do_nothing()) == 1
+    # RETURNING says it: Postgres' driver gives no row count for an insert through the ORM
+    key = cast(Table, model.__table__).primary_key.columns
+    statement = _insert(s, model).values(**values).on_conflict_do_nothing().returning(*key)
+    return s.execute(statement).first() is not None
 
 
 def upsert(
     s: Session, model: type[Base], values: dict[str, Any], *, key: Sequence[str], update: dict[str, Any]
 ) -> None:
     """Inserts the row, or sets `update` in the one that has its key."""
-    s.execute(
-        _insert(s, model).values(**values).on_conflict_do_update(index_elements=list(key), set_=update),
-        execution_options={"synchronize_session": False},
-    )
+    s.execute(_insert(s, model).values(**values).on_conflict_do_update(index_elements=list(key), set_=update))
 
 
 def _insert(s: Session, model: type[Base]) -> Any:
     # the two dialects spell ON CONFLICT alike, but SQLAlchemy keeps two classes
     if s.get_bind().dialect.name == "postgresql":
-        return postgresql.insert(model)
-    return sqlite.insert(model)
+        return postgresql.insert(cast(Table, model.__table__))
+    return sqlite.insert(cast(Table, model.__table__))
 
 
 def changed(s: Session, statement: Update | Delete) -> int:
     """Executes it and says how many rows it hit."""
-    return _rowcount(s, statement)
-
-
-def _rowcount(s: Session, statement: Executable) -> int:
     result = s.execute(statement, execution_options={"synchronize_session": False})
     return cast(CursorResult[Any], result).rowcount
 

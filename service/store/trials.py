@@ -150,9 +150,7 @@ def of_problem(
 
 def in_flight(s: Session, job_problem_id: int) -> int:
     """How many trials of a job problem have not ended."""
-    query = select(func.count()).where(
-        Trial.job_problem_id == job_problem_id, Trial.state.in_(TRIAL_OPEN)
-    )
+    query = select(func.count()).where(Trial.job_problem_id == job_problem_id, Trial.state.in_(TRIAL_OPEN))
     return s.scalar(query) or 0
 
 
@@ -175,9 +173,7 @@ def best_of_job(s: Session, job_id: int) -> dict[int, TrialRecord]:
     return {one: trial for one, trial in found.items() if trial is not None}
 
 
-def counts(
-    s: Session, *, job_id: int | None = None, job_problem_id: int | None = None
-) -> list[OutcomeCount]:
+def counts(s: Session, *, job_id: int | None = None, job_problem_id: int | None = None) -> list[OutcomeCount]:
     """Trials by state and reason."""
     query = select(Trial.state, Trial.reason, func.count()).group_by(Trial.state, Trial.reason)
     if job_id is not None:
@@ -237,9 +233,7 @@ def listing(
         if after is not None:
             time_us, last = after  # type: ignore[misc]
             # the first half alone lets the index jump to the place
-            query = query.where(
-                Trial.time_us >= time_us, (Trial.time_us > time_us) | (Trial.id > last)
-            )
+            query = query.where(Trial.time_us >= time_us, (Trial.time_us > time_us) | (Trial.id > last))
     elif order == "newest":
         query = query.order_by(Trial.id.desc())
         if after is not None:

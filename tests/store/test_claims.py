@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from support.store import (
     ARCH,
     DEVICE,
@@ -67,7 +66,7 @@ def test_processes_share_the_work_without_taking_any_twice(database_url: str) ->
     with database.begin() as s:
         for size in (8, 16, 32):
             running_job(s, 20, size)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     sink: multiprocessing.SimpleQueue[tuple[str, list[int]]] = context.SimpleQueue()
     workers = [
         context.Process(target=_work, args=(database_url, f"worker-{number}", sink)) for number in range(3)
@@ -253,8 +252,7 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("_round", range(2))
-def test_kill_9_in_a_transaction_leaves_nothing_half_written(database_url: str, _round: int) -> None:
+def test_kill_9_in_a_transaction_leaves_nothing_half_written(database_url: str) -> None:
     database = Database(database_url)
     with database.begin() as s:
         running_job(s, 1)

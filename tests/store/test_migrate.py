@@ -82,7 +82,7 @@ def _upgrade(url: str, sink: multiprocessing.SimpleQueue[str]) -> None:
 
 
 def test_several_at_once_migrate_once(empty_url: str) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     sink: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     processes = [context.Process(target=_upgrade, args=(empty_url, sink)) for _ in range(3)]
     for process in processes:
