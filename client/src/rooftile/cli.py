@@ -134,7 +134,9 @@ def _guarded(call: Callable[[], int], *, as_json: bool) -> int:
         wrong = error.status in (400, 413, 415, 422)  # what was asked is wrong, and asking again is no use
         hint = "" if error.status != 401 else "; set ROOFTILE_TOKEN, or ROOFTILE_HOME to where the token lies"
         more = {"status": error.status, "problem": error.problem}
-        return _fail(WRONG_USE if wrong else FAILED, f"{error}{hint}", as_json, more)
+        return _fail(
+            WRONG_USE if wrong else FAILED, str(error).rstrip(".") + hint if hint else error, as_json, more
+        )
     except (RooftileError, TimeoutError) as error:
         return _fail(FAILED, error, as_json)
     except KeyboardInterrupt:
