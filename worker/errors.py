@@ -60,7 +60,11 @@ class MeasureError(Exception):
 
 
 class ChildLostError(MeasureError):
-    """The measuring process died or fell silent."""
+    """The measuring process died or fell silent; with `memory`, because the host had none left."""
+
+    def __init__(self, message: str, *, memory: bool = False) -> None:
+        super().__init__(message)
+        self.memory = memory
 
 
 class TrialCancelled(MeasureError):  # noqa: N818 - the caller asked for it

@@ -80,7 +80,8 @@ _LAST_THREAD = "if (thread == threads - 1)"
 FAULTS: dict[str, Fault] = {
     "wrong value": Fault("wrong_result", {"last": "if (i == 3) row[5] += 0.01f;"}, "[3, 5]"),
     "drops a k": Fault(
-        "wrong_result", {"last": "if (k > 1) row[0] -= p->alpha * a[i * p->ld_a + k - 1] * b[(k - 1) * p->ld_b];"}
+        "wrong_result",
+        {"last": "if (k > 1) row[0] -= p->alpha * a[i * p->ld_a + k - 1] * b[(k - 1) * p->ld_b];"},
     ),
     "half of k": Fault("wrong_result", {"before": "k /= 2;"}),
     "swaps rows": Fault("wrong_result", {"each": "if (m > 1) row = out + (m - 1 - i) * p->ld_out;"}),
@@ -93,7 +94,9 @@ FAULTS: dict[str, Fault] = {
     "reads the output": Fault("nan_result", {"each": "float old = row[0];", "last": "row[0] += 0.0f * old;"}),
     "reads the workspace": Fault("nan_result", {"last": "row[0] += 0.0f * p->workspace[thread];"}),
     "1 MiB past out": Fault(
-        "out_of_bounds", {"after": f"{_LAST_THREAD} {_END} + (1 << 18)] = 1.0f;"}, "past the end of out, at +1048576"
+        "out_of_bounds",
+        {"after": f"{_LAST_THREAD} {_END} + (1 << 18)] = 1.0f;"},
+        "past the end of out, at +1048576",
     ),
     "4 bytes past out": Fault(
         "out_of_bounds", {"after": f"{_LAST_THREAD} {_END}] = 1.0f;"}, "past the end of out, at +0"
@@ -102,26 +105,36 @@ FAULTS: dict[str, Fault] = {
         "out_of_bounds", {"after": "if (thread == 0) p->out[-1] = 1.0f;"}, "before the start of out, at -4"
     ),
     "between rows": Fault(
-        "out_of_bounds", {"after": "if (thread == 0 && p->ld_out > n && m > 1) p->out[n] = 1.0f;"}, "between the rows"
+        "out_of_bounds",
+        {"after": "if (thread == 0 && p->ld_out > n && m > 1) p->out[n] = 1.0f;"},
+        "between the rows",
     ),
     "past the workspace": Fault(
         "out_of_bounds", {"after": "if (thread == 0) p->workspace[1024] = 1.0f;"}, "past the end of workspace"
     ),
     "reads past A": Fault(
-        "out_of_bounds", {"before": "sink = p->a[(p->batch - 1) * p->stride_a + (m - 1) * p->ld_a + k];"}, "read past the end of a"
+        "out_of_bounds",
+        {"before": "sink = p->a[(p->batch - 1) * p->stride_a + (m - 1) * p->ld_a + k];"},
+        "read past the end of a",
     ),
     "reads before B": Fault("out_of_bounds", {"before": "sink = p->b[-1030];"}, "read before the start of b"),
     "writes to A": Fault("out_of_bounds", {"before": "((float *)p->a)[0] = 1.0f;"}, "read-only a"),
     "null pointer": Fault("crash", {"before": "*(volatile int *)8 = 1;"}, "SIGSEGV"),
     "illegal instruction": Fault("crash", {"before": "__builtin_trap();"}, "SIGILL"),
     "division by zero": Fault("crash", {"before": "volatile int z = 0; sink = (float)(7 / z);"}, "SIGFPE"),
-    "stack overflow": Fault("crash", {"before": "volatile char big[64 << 20]; memset((void *)big, 1, sizeof big);"}, "SIGSEGV"),
+    "stack overflow": Fault(
+        "crash", {"before": "volatile char big[64 << 20]; big[0] = 1; big[sizeof big / 2] = 1;"}, "SIGSEGV"
+    ),
     "exits": Fault("crash", {"before": "_exit(0);"}, "status 0"),
     "kills itself": Fault("crash", {"before": "kill(getpid(), SIGKILL);"}, "SIGKILL"),
-    "prints": Fault("", {"before": 'if (calls < 3) { ssize_t w = write(1, "{}\\n", 3); w = write(0, "x", 1); (void)w; }'}),
+    "prints": Fault(
+        "", {"before": 'if (calls < 3) { ssize_t w = write(1, "{}\\n", 3); w = write(0, "x", 1); (void)w; }'}
+    ),
     "stops after a while": Fault("not_written", {"before": "if (calls > 25) return;"}),
     "every other call": Fault("not_written", {"before": "if (calls % 2 == 0) return;"}),
-    "differs from run to run": Fault("nondeterministic", {"last": "if (i == 0) row[0] += 4e-6f * (float)(calls % 3);"}),
+    "differs from run to run": Fault(
+        "nondeterministic", {"last": "if (i == 0 && k == 512) row[0] += 4e-6f * (float)(calls % 3);"}
+    ),
 }
 
 
@@ -171,7 +184,16 @@ class Built:
 
 
 NAME = "planted_x86"
-KINDS = ("good", "slow", "wrong value", "null pointer", "computes nothing", "hang", "refused", "does not compile")
+KINDS = (
+    "good",
+    "slow",
+    "wrong value",
+    "null pointer",
+    "computes nothing",
+    "hang",
+    "refused",
+    "does not compile",
+)
 _HOLES: dict[str, Mapping[str, str]] = {
     "good": {},
     "slow": {"before": "for (volatile long w = 0; w < 3000000; w++) {}"},
@@ -211,7 +233,10 @@ class PlantedFamily:
         return Estimate(1000.0, "compute")
 
     def build(self, problem: Problem, device: Device, schedule: Schedule) -> BuildSpec:
-        defines = (("FAULT", str(KINDS.index(schedule.text("fault")))), ("NUMBER", str(schedule.integer("number"))))
+        defines = (
+            ("FAULT", str(KINDS.index(schedule.text("fault")))),
+            ("NUMBER", str(schedule.integer("number"))),
+        )
         return BuildSpec(SOURCE, device.arch.name, defines)
 
     def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
@@ -220,7 +245,7 @@ class PlantedFamily:
 
 def family_source() -> str:
     """One template for all kinds: `FAULT` chooses what goes into the holes."""
-    holes: dict[str, str] = {name: "" for name in ("before", "each", "last", "after")}
+    holes: dict[str, str] = dict.fromkeys(("before", "each", "last", "after"), "")
     for number, kind in enumerate(KINDS):
         fault = _HOLES[kind] if kind in _HOLES else FAULTS[kind].holes
         for name, text in fault.items():

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from support.planted import SOURCE, Built, plan, source, write_template
-
 from rooftile.device import local_cpu
 from rooftile.plan import LaunchPlan
+from support.planted import SOURCE, Built, plan, source, write_template
+
 from search_space.family import BuildSpec
 from worker.compile import compile_kernel, compile_pool
 from worker.compile.cache import ArtifactCache
@@ -55,6 +55,6 @@ def plant(worker_home: Path, arch: str, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def session(tools: Tools) -> Iterator[MeasureSession]:
-    """One session for all planted kernels: each test also shows that the one before it left nothing behind."""
+    """One session for all planted kernels: each test also shows that the one before left nothing behind."""
     with MeasureSession(local_cpu().key, tools=tools, budget_s=0.03, race_budget_s=0.5) as one:
         yield one

@@ -168,9 +168,7 @@ def test_the_wall_limit_kills_the_whole_group(tmp_path: Path, arch: str) -> None
 
 def test_want_of_memory_is_its_own_failure(tmp_path: Path, arch: str) -> None:
     with pytest.raises(CompileFailure) as caught:
-        build(
-            tmp_path / "k", tmp_path / "h", arch, EXPLOSION, limits=Limits(cpu_s=20, memory_bytes=80 << 20)
-        )
+        build(tmp_path / "k", tmp_path / "h", arch, EXPLOSION, limits=Limits(cpu_s=20, memory_bytes=80 << 20))
     assert caught.value.reason is TrialReason.COMPILE_MEMORY
 
 
@@ -179,7 +177,8 @@ def test_a_killed_worker_leaves_no_compiler_behind(tmp_path: Path, arch: str) ->
     script = (
         "import sys; from pathlib import Path; from search_space.family import BuildSpec\n"
         "from worker.compile import compile_kernel\n"
-        "compile_kernel(BuildSpec('x86/planted.c', sys.argv[3]), home=Path(sys.argv[2]), root=Path(sys.argv[1]))\n"
+        "spec = BuildSpec('x86/planted.c', sys.argv[3])\n"
+        "compile_kernel(spec, home=Path(sys.argv[2]), root=Path(sys.argv[1]))\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "k"), str(tmp_path / "h"), arch]
     worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -279,7 +278,7 @@ def _processes_under(folder: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if Path(os.readlink(entry / "cwd")).is_relative_to(folder):
+                if (entry / "cwd").readlink().is_relative_to(folder):
                     found.append(int(entry.name))
             except OSError:
                 continue

@@ -170,22 +170,15 @@ class Candidate:
             target = Target(prepared, lambda found: regions.extend(found), workspace=self._workspace)
             bind_kernel(self.kernel, target)
             self.targets.append(target)
+        self._tell({"phase": "time", "limit_s": 10.0, "regions": [region.to_json() for region in regions]})
+
+    def alive(self) -> None:
+        """The next chunk of samples, or the next output to be looked at, comes now."""
         problem = self.data.problem
-        one_s = max(
-            self.estimate_us * 1e-6, run_limit_s(problem.flops, problem.min_bytes, self.order.best_us) / 20.0
-        )
-        out_elements = problem.batch * problem.m * problem.n * len(sets)
-        self._tell(
-            {
-                "phase": "time",
-                # Every kind of retry at its most, each run at what one run may take.
-                "limit_s": 10.0
-                + 8.0 * self.order.budget_s
-                + 60.0 * one_s
-                + _CHECK_S_PER_ELEMENT * out_elements,
-                "regions": [region.to_json() for region in regions],
-            }
-        )
+        # A chunk is a few runs, or 20 ms of short ones.
+        limit = 1.0 + run_limit_s(problem.flops, problem.min_bytes, self.estimate_us or self.order.best_us)
+        limit += _CHECK_S_PER_ELEMENT * problem.batch * problem.m * problem.n
+        self._tell({"phase": "time", "limit_s": limit})
 
     def flusher(self) -> Run | None:
         """What streams other data through the caches between rounds, where sets are too small to do it."""
@@ -214,22 +207,24 @@ class Candidate:
             best_us=self.order.best_us,
             budget_s=self.order.budget_s,
             halfway=halfway,
+            alive=self.alive,
         )
 
     def check_after(self) -> None:
         """What was timed was computed: outputs of every set that ran, then of a fresh run."""
         ran = [target for target in self.targets if target.runs]
         bitwise = self.kernel.plan.deterministic
-        compare_all(ran, self.proof, bitwise=bitwise)
+        compare_all(ran, self.proof, bitwise=bitwise, alive=self.alive)
         started = time.monotonic()
         again = []
         for target in ran:
+            self.alive()
             target.poison()
             target.run_once()
             again.append(target)
             if time.monotonic() - started > _MOST_RERUN_S:
                 break
-        compare_all(again, self.proof, bitwise=bitwise)
+        compare_all(again, self.proof, bitwise=bitwise, alive=self.alive)
         self.proof.checks.append(
             {"case": "after timing", "passed": True, "sets": len(ran), "again": len(again)}
         )
@@ -261,10 +256,13 @@ class Candidate:
         return {"status": "measured", "verdict": verdict, "measurement": measured, "culled": timing.culled}
 
 
-def compare_all(targets: list[Target], proof: Proof, *, bitwise: bool) -> None:
+def compare_all(
+    targets: list[Target], proof: Proof, *, bitwise: bool, alive: Callable[[], None] = lambda: None
+) -> None:
     """Every output that was timed is right. All sets hold the same numbers: equal to a right one is right."""
     first: np.ndarray[Any, Any] | None = None
     for target in targets:
+        alive()
         try:
             output = np.ascontiguousarray(target.output())
             if bitwise and first is not None and np.array_equal(words(output), first):

@@ -35,7 +35,7 @@ class Named(Protocol):
 
 
 def lost(error: ChildLostError, device_s: float) -> Failed:
-    reason = TrialReason.OUT_OF_MEMORY if "SIGKILL" in str(error) else TrialReason.INTERNAL_ERROR
+    reason = TrialReason.OUT_OF_MEMORY if error.memory else TrialReason.INTERNAL_ERROR
     return Failed(TrialState.FAILED, reason, {"message": str(error)}, device_s=device_s)
 
 

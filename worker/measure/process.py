@@ -19,6 +19,7 @@ from typing import Any
 from service.bus import die_with_parent
 from worker.measure.candidate import Tell, failed, failure_of
 from worker.measure.channel import LineReader, send
+from worker.measure.oom import oom_kills
 from worker.verify.arena import Region, describe_fault
 
 # A process that is told to stop, or closes its pipe, ends within this.
@@ -66,7 +67,7 @@ class CandidateProcess:
         self._deadline = time.monotonic() + self._limit_s
         self._fault: str | None = None
         self._ended = False
-        self._oom_kills = _oom_kills()
+        self._oom_kills = oom_kills()
 
     def ask(self, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         """Send a command and wait for its answer."""
@@ -196,7 +197,7 @@ class CandidateProcess:
             }
             if where is not None:
                 return failed("out_of_bounds", {**evidence, **where})
-        if number == signal.SIGKILL and _oom_kills() > self._oom_kills:
+        if number == signal.SIGKILL and oom_kills() > self._oom_kills:
             return failed("out_of_memory", {"message": "the kernel killed it for want of memory", **evidence})
         return failed("crash", {"message": f"its process died of {name}", **evidence})
 
@@ -268,13 +269,3 @@ def lonely(keep: set[int]) -> None:
         Path("/proc/self/oom_score_adj").write_text("900")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-
-
-def _oom_kills() -> int:
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
 from rooftile.device import local_cpu, parse_device_key
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem
@@ -25,7 +26,10 @@ from service.store.records import Failed, Measured, RaceOutcome
 from worker.errors import ChildLostError, TrialCancelled
 from worker.measure.blas import clean_environment
 from worker.measure.channel import LineReader, send
+from worker.measure.oom import oom_kills
 from worker.measure.outcomes import failed, lost, race_outcome, trial_outcome
+
+_log = structlog.get_logger("rooftile.measure")
 
 Cancelled = Callable[[], bool]
 
@@ -89,6 +93,7 @@ class MeasureSession:
         self._reader: LineReader | None = None
         self._number = 0
         self._roof_checked_at = -1e9
+        self._oom_kills = 0
         self.restarts = 0
 
     # -- life -------------------------------------------------------------------------------------------
@@ -172,7 +177,7 @@ class MeasureSession:
             "budget_s": self._budget_s,
         }
         try:
-            answer = self._ask(request, limit_s or _SILENCE_S, cancelled)
+            answer = self._ask_twice(request, limit_s or _SILENCE_S, cancelled)
             if self._beats_roof(answer) and self._raise_roof(cancelled):
                 # Our roof was too low (it was measured on a busy machine): judge again by the better one.
                 answer = self._ask({**request, "roof": self.roof}, limit_s or _SILENCE_S, cancelled)
@@ -218,7 +223,7 @@ class MeasureSession:
             ],
         }
         try:
-            answer = self._ask(request, limit_s or 2 * _SILENCE_S, cancelled)
+            answer = self._ask_twice(request, limit_s or 2 * _SILENCE_S, cancelled)
             failures = [one["failure"] for one in answer.get("entrants", ()) if one["failure"] is not None]
             if any(self._beats_roof(failure) for failure in failures) and self._raise_roof(cancelled):
                 answer = self._ask({**request, "roof": self.roof}, limit_s or 2 * _SILENCE_S, cancelled)
@@ -292,10 +297,22 @@ class MeasureSession:
             "tool_path": str(self.tools.calibrate) if self.tools.calibrate is not None else None,
         }
 
+    def _ask_twice(
+        self, message: Mapping[str, Any], limit_s: float, cancelled: Cancelled | None
+    ) -> dict[str, Any]:
+        """A measuring process that was lost is no candidate's fault: a fresh one gets the request too."""
+        try:
+            return self._ask(message, limit_s, cancelled)
+        except ChildLostError as error:
+            _log.warning("asking a fresh measuring process", error=str(error))
+            self.restarts += 1
+            return self._ask(message, limit_s, cancelled)
+
     def _ask(self, message: Mapping[str, Any], limit_s: float, cancelled: Cancelled | None) -> dict[str, Any]:
         child, reader = self._start()
         assert child.stdin is not None
         self._number += 1
+        self._oom_kills = oom_kills()
         deadline = time.monotonic() + limit_s
         try:
             send(child.stdin.fileno(), {**message, "id": self._number})
@@ -335,5 +352,9 @@ class MeasureSession:
     def _gone(self, child: subprocess.Popen[bytes]) -> ChildLostError:
         status = child.wait()
         self.close()
+        if status == -signal.SIGKILL and oom_kills() > self._oom_kills:
+            return ChildLostError(
+                "The measuring process was killed for want of memory and replaced.", memory=True
+            )
         how = f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return ChildLostError(f"The measuring process {how} and was replaced.")

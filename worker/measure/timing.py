@@ -117,17 +117,27 @@ def collect(
     best_us: float | None = None,
     budget_s: float = BUDGET_S,
     halfway: Callable[[], None] | None = None,
+    alive: Callable[[], None] = lambda: None,
 ) -> Timing:
-    """Sample until the median is known to 1 %, the budget is spent, or a first look says it is far slower."""
+    """Sample until the median is known to 1 %, the budget is spent, or a first look says it is far slower.
+
+    `alive` is called before each chunk: whoever watches may expect the next call soon.
+    """
+    alive()
     timing = Timing(batch=choose_batch(rotor, estimate_us))
+    alive()
     if estimate_us < 20_000.0:
         rotor.sample(timing.batch)  # threads awake, code and tables in the cache
     before = machine.snapshot()
     started = time.monotonic()
-    if best_us is not None and best_us > 0.0 and _screen(rotor, threads, timing, SCREEN_FACTOR * best_us):
+    if (
+        best_us is not None
+        and best_us > 0.0
+        and _screen(rotor, threads, timing, SCREEN_FACTOR * best_us, alive)
+    ):
         timing.culled = True
     while not timing.culled:
-        _chunk(rotor, threads, timing)
+        _chunk(rotor, threads, timing, alive)
         clean = len(timing.samples_us)
         total = clean + len(timing.disturbed_us)
         spent = time.monotonic() - started
@@ -151,11 +161,12 @@ def collect(
     return timing
 
 
-def _screen(rotor: Rotor, threads: int, timing: Timing, limit_us: float) -> bool:
+def _screen(rotor: Rotor, threads: int, timing: Timing, limit_us: float, alive: Callable[[], None]) -> bool:
     """True when a first look says it is slower than `limit_us`. One unlucky sample culls nobody."""
     least = float("inf")
     for _ in range(2):
         for _again in range(RETRIES + 1):
+            alive()
             before = machine.snapshot()
             value = rotor.sample(timing.batch)
             reason = machine.between(before, machine.snapshot(), threads).disturbed()
@@ -171,10 +182,11 @@ def _screen(rotor: Rotor, threads: int, timing: Timing, limit_us: float) -> bool
     return True
 
 
-def _chunk(rotor: Rotor, threads: int, timing: Timing) -> None:
+def _chunk(rotor: Rotor, threads: int, timing: Timing, alive: Callable[[], None]) -> None:
     """Some 20 ms of samples, taken again when the machine was disturbed meanwhile."""
     tries = RETRIES + 1 if timing.spoiled < _GIVE_UP_AFTER else 1
     for attempt in range(tries):
+        alive()
         before = machine.snapshot()
         end = time.monotonic() + CHUNK_S
         samples = [rotor.sample(timing.batch)]
