@@ -190,7 +190,8 @@ def _report(result: tune_result.JobResult, hands: _Hands, options: tune_args.Opt
     if options.json:
         print_json({**result.to_json(), "dashboard": page, "served": hands.url is not None})
     else:
-        console = Console(highlight=False)
+        # A pipe or a file has no width: do not cut the table to 80 columns there.
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
         tune_result.show(result, console)
         cpu = local_cpu()
         console.print(

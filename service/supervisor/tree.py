@@ -134,7 +134,8 @@ class Supervisor:
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # Under nohup SIGHUP is ignored, and stays so.
-        wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        wanted = [number for number in numbers if number != signal.SIGHUP or not hangup_ignored]
         before = {number: signal.signal(number, stop) for number in wanted}
         try:
             yield
