@@ -45,6 +45,8 @@ class ProblemResult:
     reason: str | None
     best_us: float | None
     raced: bool
+    disturbed: bool
+    """Other work ran on the device beside every sample of this time: it is no number to rely on."""
     gflops: float | None
     share: Share | None
     baseline_us: float | None
@@ -89,13 +91,13 @@ def collect(s: Session, job: JobRecord) -> JobResult:
 def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> ProblemResult:
     problem = parse_problem(dict(row.problem))
     device = devices.get(s, row.device_key) if row.device_key else None
-    best = trials.best(s, row.id)
+    best = trials.best(s, row.id) or _fastest(s, row.id)
     race = races.latest(s, row.id)
-    time_us, raced_trial = _raced(race)
+    time_us, raced_trial, disturbed = _raced(race)
     baseline_us, baseline_name = _baseline(race)
     trial = trials.get(s, raced_trial) if raced_trial is not None else best
     if time_us is None and best is not None:
-        time_us = best.time_us
+        time_us, disturbed = best.time_us, best.contended
     released = None
     if row.device_key is not None:
         released = releases.best(s, row.problem_key, row.device_key, job.policy_key)
@@ -109,6 +111,7 @@ def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> Proble
         reason=None if row.reason is None else str(row.reason),
         best_us=time_us,
         raced=raced_trial is not None,
+        disturbed=disturbed,
         gflops=gflops,
         share=_share(problem, time_us, device, str(job.policy.get("cache", "cold"))),
         baseline_us=baseline_us,
@@ -134,16 +137,22 @@ def outcomes(s: Session, job_problem_id: int) -> dict[str, int]:
     return counts
 
 
-def _raced(race: RaceRecord | None) -> tuple[float | None, int | None]:
-    """Time and trial of our fastest entrant in a race that ended."""
+def _fastest(s: Session, job_problem_id: int) -> TrialRecord | None:
+    """The fastest of those that were all disturbed."""
+    page = trials.listing(s, job_problem_id=job_problem_id, order="fastest", limit=1)
+    return page.rows[0] if page.rows else None
+
+
+def _raced(race: RaceRecord | None) -> tuple[float | None, int | None, bool]:
+    """Time and trial of our fastest entrant in a race that ended, and whether its time was disturbed."""
     if race is None or race.state is not RaceState.DONE:
-        return None, None
+        return None, None, False
     timed = [
-        (entrant.measurement.median_us, entrant.trial_id)
+        (entrant.measurement.median_us, entrant.trial_id, entrant.measurement.contended)
         for entrant in race.entrants
         if entrant.role in _OURS and entrant.measurement is not None and entrant.failure is None
     ]
-    return min(timed, key=lambda pair: pair[0]) if timed else (None, None)
+    return min(timed, key=lambda row: row[0]) if timed else (None, None, False)
 
 
 def _baseline(race: RaceRecord | None) -> tuple[float | None, str | None]:
@@ -185,7 +194,7 @@ def show(result: JobResult, console: Console) -> None:
     for row in result.results:
         table.add_row(
             row.title,
-            _time(row.best_us),
+            _time(row.best_us) + ("*" if row.disturbed else ""),
             "" if row.gflops is None else f"{row.gflops:.1f}",
             "" if row.share is None else f"{row.share.of:.0%} {row.share.bound}",
             _time(row.baseline_us),
@@ -193,6 +202,8 @@ def show(result: JobResult, console: Console) -> None:
             _served(row),
         )
     console.print(table)
+    if any(row.disturbed for row in result.results):
+        console.print("* disturbed: other work ran on the device while it was timed")
     for row in result.results:
         console.print(Text(f"\n{row.title}", style="bold"))
         if row.schedule_line:
