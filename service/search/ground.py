@@ -37,6 +37,7 @@ class Ground:
         self.barren = not all(self.choices.values())
         """The limits leave a parameter without any choice."""
         self._starts: list[Schedule] | None = None
+        self._legal_share: float | None = None
 
     def make(self, values: Mapping[str, Value]) -> Schedule:
         return Schedule.of(self.family.name, self.parameters, values)
@@ -58,18 +59,21 @@ class Ground:
         """The schedule's values where they are choices here, else the nearest choices; None: not ours."""
         if schedule.family != self.family.name or self.barren:
             return None
-        values = schedule.values()
+        return self.nearest(schedule.values())
+
+    def nearest(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """A value for every parameter: the given one where it is a choice here, else the nearest choice."""
         return {name: _nearest(choices, values.get(name)) for name, choices in self.choices.items()}
 
     def draw(self, rng: random.Random) -> Schedule | None:
         """A legal schedule, any of them with some chance; None where none was found."""
         if self.barren:
             return None
-        for _ in range(DRAWS):
-            schedule = self.make({name: rng.choice(choices) for name, choices in self.choices.items()})
+        for _ in range(DRAWS if self._dense() else 0):
+            schedule = self._any(rng)
             if self.legal(schedule):
                 return schedule
-        # Fewer than one point in twenty is legal: walk away from a good start, one parameter at a time.
+        # Few points are legal: walk away from a good start, one parameter at a time.
         start = rng.choice(self._walk_from()) if self._walk_from() else None
         if start is None:
             return None
@@ -82,6 +86,16 @@ class Ground:
                 if self.legal(there := self.make(moved)):
                     values, schedule = moved, there
         return schedule
+
+    def _any(self, rng: random.Random) -> Schedule:
+        return self.make({name: rng.choice(choices) for name, choices in self.choices.items()})
+
+    def _dense(self) -> bool:
+        """At least one point in thirty or so is legal, so that drawing until one is found is quick."""
+        if self._legal_share is None:
+            rng = random.Random(0)
+            self._legal_share = sum(self.legal(self._any(rng)) for _ in range(DRAWS)) / DRAWS
+        return self._legal_share > 0.03
 
     def _walk_from(self) -> list[Schedule]:
         if self._starts is None:

@@ -37,10 +37,10 @@ def fitted(ground: Ground, schedule: Schedule, rng: random.Random) -> Schedule |
     return None if values is None else next(ground.around(values, rng), None)
 
 
-def by_model(ground: Ground, coding: Coding, rng: random.Random) -> list[Schedule]:
-    """The cost model's best, fastest first, no two of them close together."""
+def by_model(ground: Ground, coding: Coding, rng: random.Random, scored_most: int) -> list[Schedule]:
+    """The cost model's best of so many random ones, fastest first, no two of them close together."""
     scored: dict[str, tuple[float, Schedule]] = {}
-    for _ in range(SCORED):
+    for _ in range(scored_most):
         schedule = ground.draw(rng)
         if schedule is None:
             break

@@ -1,0 +1,145 @@
+"""What is kept about one family of one search: its ground, its codes, its sampler and its surrogate?
+
+All of it follows from the question alone and only saves time: a new process makes it again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from search_space.schedule import Schedule, Value
+from service.jobs.proposing import Tried
+from service.search.coding import Codes, Coding
+from service.search.ground import Ground
+from service.search.start import by_model
+from service.search.surrogate import Metric, Point, Surrogate, Weights, fit
+from service.search.tpe import Tpe
+
+# The surrogate's weights are fitted anew with every so many rows, to the rows up to there: so they do not
+# depend on when they were asked for.
+REFIT_EVERY = 8
+SURROGATE_ROWS = 160
+TIMED_LEAST = 8
+POINTS_KEPT = 20_000
+
+
+@dataclass
+class FamilySearch:
+    """One family of one search."""
+
+    ground: Ground
+    known: list[Schedule]
+    """Good starts, the default first."""
+    seed: int
+    scored: int
+    coding: Coding = field(init=False)
+    tpe: Tpe = field(init=False)
+    metric: Metric = field(init=False)
+    _model: list[Schedule] | None = field(default=None, init=False)
+    _encoded: dict[str, Codes | None] = field(default_factory=dict, init=False)
+    _points: dict[str, Point] = field(default_factory=dict, init=False)
+    _weights: tuple[int, Weights] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._code(Coding.of(self.ground.choices, []))
+
+    @property
+    def name(self) -> str:
+        return self.ground.family.name
+
+    def ranked(self) -> list[Schedule]:
+        """The cost model's ranking; made when it is first needed, because it costs a second."""
+        if self._model is None:
+            live = Coding.of(self.ground.choices, [])
+            self._model = by_model(self.ground, live, random.Random(self.seed), self.scored)
+        return self._model
+
+    # ------------------------------------------------------------ codes
+
+    def encode(self, rows: Sequence[Tried]) -> None:
+        """Codes of rows not seen yet; a value that no choice has any more widens the coding."""
+        fresh = [row for row in rows if row.key not in self._encoded]
+        seen = chain(self._dead_rows(), (row.schedule.values() for row in fresh))
+        wider = Coding.of(self.ground.choices, seen)
+        if wider != self.coding:
+            self._code(wider)
+            fresh = list(rows)
+        for row in fresh:
+            self._encoded[row.key] = self.coding.encode(row.schedule.values())
+
+    def codes(self, row: Tried) -> Codes | None:
+        """Codes of a row given to `encode`; None where it lacks a parameter."""
+        return self._encoded[row.key]
+
+    def point(self, schedule: Schedule, key: str) -> Point | None:
+        """What the surrogate sees of a schedule."""
+        known = self._points.get(key)
+        if known is None:
+            codes = self.coding.encode(schedule.values())
+            if codes is None:
+                return None
+            if len(self._points) > POINTS_KEPT:
+                self._points.clear()
+            known = self._points[key] = Point(codes, self._log_predicted(schedule))
+        return known
+
+    def _log_predicted(self, schedule: Schedule) -> float:
+        # A row of another version of the space may be one that the cost model cannot read.
+        if not self.ground.legal(schedule):
+            return 0.0
+        return math.log(max(self.ground.predict(schedule), 1e-3))
+
+    def _code(self, coding: Coding) -> None:
+        self.coding, self.tpe, self.metric = coding, Tpe(coding), Metric(coding)
+        self._encoded.clear()
+        self._points.clear()
+        self._weights = None
+
+    def _dead_rows(self) -> Iterator[dict[str, Value]]:
+        """One row for each choice the coding has beyond the live ones, so that it never shrinks."""
+        for axis in self.coding.axes:
+            for index, choice in enumerate(axis.choices):
+                if index not in axis.live:
+                    yield {axis.name: choice}
+
+    # ------------------------------------------------------------ the surrogate
+
+    def surrogate(self, done: Sequence[Tried], in_flight: Iterable[Tried]) -> Surrogate | None:
+        """From rows given to `encode`; None while too few have a time, or nothing varies."""
+        if not self.coding.axes or sum(log_time(row.time_us) is not None for row in done) < TIMED_LEAST:
+            return None
+        upto = len(done) // REFIT_EVERY * REFIT_EVERY
+        if self._weights is None or self._weights[0] != upto:
+            points, times = self._taught(done[:upto] if upto >= TIMED_LEAST else done)
+            self._weights = (upto, fit(self.metric, points, times, self.seed % 2**32))
+        points, times = self._taught(done)
+        known = Surrogate(self.metric, self._weights[1], points, times)
+        flying = [p for row in in_flight if (p := self.point(row.schedule, row.key)) is not None]
+        known.believe(flying)
+        return known
+
+    def _taught(self, done: Sequence[Tried]) -> tuple[list[Point], list[float]]:
+        """The best and the latest rows; a failure counts as the slowest time there was."""
+        rows = [(row, log_time(row.time_us)) for row in done if self._encoded[row.key] is not None]
+        if len(rows) > SURROGATE_ROWS:
+            half = SURROGATE_ROWS // 2
+            older = [(log, i) for i, (_, log) in enumerate(rows[:-half]) if log is not None]
+            best = sorted(i for _, i in sorted(older)[:half])
+            rows = [rows[i] for i in best] + rows[-half:]
+        worst = max((log for _, log in rows if log is not None), default=0.0)
+        points, times = [], []
+        for row, log in rows:
+            point = self.point(row.schedule, row.key)
+            if point is not None:
+                points.append(point)
+                times.append(worst if log is None else log)
+        return points, times
+
+
+def log_time(time_us: float | None) -> float | None:
+    """The logarithm of a time; None for a failure, and for what cannot be a time."""
+    return None if time_us is None or not time_us > 0 or not math.isfinite(time_us) else math.log(time_us)
