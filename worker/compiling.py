@@ -61,13 +61,16 @@ class CompileWorker:
         home: Path,
         *,
         slots: int | None = None,
+        root: Path | None = None,
     ) -> None:
+        """`root` is where templates lie (default: kernels/ of this installation)."""
         self._database = database
         self._gate = gate
         self._doorbell = doorbell
         self._keeper = keeper
         self._home = home
         self._slots = slots
+        self._root = root
         self.stopper: Stopping | None = None
 
     def step(self) -> bool:
@@ -121,7 +124,7 @@ class CompileWorker:
         def build() -> Artifact:
             if self._keeper.lost(task.claim.claim_id) or (self.stopper and self.stopper.stopping):
                 raise CompileFailure(TrialReason.JOB_ENDED, "not wanted any more", {})
-            return compile_kernel(task.build, home=self._home)
+            return compile_kernel(task.build, home=self._home, root=self._root)
 
         return build
 

@@ -39,9 +39,10 @@ class ArtifactLostError(Exception):
 class Artifacts:
     """Paths of artifacts by hash: from the cache, the database, or built again from their recipe."""
 
-    def __init__(self, database: Database, home: Path) -> None:
+    def __init__(self, database: Database, home: Path, root: Path | None = None) -> None:
         self._database = database
         self._home = home
+        self._root = root
         self._cache = ArtifactCache(home)
 
     def path(self, sha256: str) -> Path:
@@ -59,7 +60,7 @@ class Artifacts:
         if record is None:
             raise ArtifactLostError(f"The artifact {sha256[:12]} is unknown.")
         try:
-            made = rebuild(record.recipe, sha256, home=self._home)
+            made = rebuild(record.recipe, sha256, home=self._home, root=self._root)
         except (RebuildError, CompilerMissingError) as error:
             raise ArtifactLostError(str(error)) from None
         return self._cache.put_bytes(sha256, made.data)
@@ -76,13 +77,16 @@ class MeasureWorker:
         keeper: Keeper,
         session: MeasureSession,
         home: Path,
+        *,
+        root: Path | None = None,
     ) -> None:
+        """`root` is where templates lie (default: kernels/ of this installation)."""
         self._database = database
         self._gate = gate
         self._doorbell = doorbell
         self._keeper = keeper
         self._session = session
-        self._artifacts = Artifacts(database, home)
+        self._artifacts = Artifacts(database, home, root)
         self._device_key = session.device_key
         self.stopper: Stopping | None = None
 

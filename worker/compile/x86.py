@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.errors import DiskFullError
+from service.errors import DataMissingError, DiskFullError
 from service.paths import Home, home_error
 from service.settings import get_settings
 from service.store.enums import TrialReason
@@ -98,11 +98,16 @@ def _tool(kind: str, source: str, arch: str, entries: tuple[str, ...], home: Pat
     return _cached(compiler, sources, recipe, home, None)
 
 
-def rebuild(recipe: Mapping[str, Any], sha256: str, *, home: Path | None = None) -> Artifact:
+def rebuild(
+    recipe: Mapping[str, Any], sha256: str, *, home: Path | None = None, root: Path | None = None
+) -> Artifact:
     """The bytes of a known artifact from its recipe. Raises RebuildError where they would differ."""
     compiler = find_compiler()
     was = recipe["toolchain"]
-    sources = gather(str(recipe["source"]))
+    try:
+        sources = gather(str(recipe["source"]), root)
+    except DataMissingError as error:
+        raise RebuildError(f"The artifact {sha256[:12]} cannot be made again: {error}") from None
     again = Recipe(
         kind=str(recipe["kind"]),
         source=str(recipe["source"]),

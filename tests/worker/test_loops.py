@@ -1,0 +1,350 @@
+"""Does every trial of a job end under its own name through the real loops, and is nothing ever lost?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rooftile.device import local_cpu
+from rooftile.problem import Gemm
+from sqlalchemy import update
+from support.planted import (
+    FAMILY,
+    KINDS,
+    NAME,
+    SOURCE,
+    PlantedFamily,
+    family_source,
+    only_family,
+    write_template,
+)
+
+from search_space.device import local_device
+from service.bus import Doorbell, HostGate
+from service.settings import Settings
+from service.store import artifacts, devices, jobs, leases, races, trials, workers
+from service.store.database import Database
+from service.store.enums import (
+    ArtifactKind,
+    DeviceState,
+    EntrantRole,
+    JobProblemState,
+    JobState,
+    ProposalSource,
+    RaceState,
+    TrialReason,
+    TrialState,
+    WorkerKind,
+)
+from service.store.models import Artifact
+from service.store.records import (
+    DeviceRecord,
+    NewEntrant,
+    NewJob,
+    NewJobProblem,
+    NewTrial,
+    ProblemRecord,
+    TrialRecord,
+)
+from worker.compiling import CompileWorker
+from worker.errors import CompilerMissingError, DeviceBusyError
+from worker.keeper import Keeper
+from worker.measure.roof import device_roof
+from worker.measure.session import MeasureSession, Tools
+from worker.measuring import MeasureWorker
+from worker.ownership import own_device
+
+POLICY = {"cache": "cold", "launch": "eager"}
+PROBLEM = Gemm(8, 128, 128, "f32")
+ENDS = {
+    "good": (TrialState.MEASURED, None),
+    "wrong value": (TrialState.FAILED, TrialReason.WRONG_RESULT),
+    "null pointer": (TrialState.FAILED, TrialReason.CRASH),
+    "computes nothing": (TrialState.FAILED, TrialReason.NOT_WRITTEN),
+    "hang": (TrialState.FAILED, TrialReason.HANG),
+    "refused": (TrialState.REJECTED, TrialReason.ILLEGAL),
+    "does not compile": (TrialState.FAILED, TrialReason.COMPILE_ERROR),
+}
+
+
+@dataclass
+class Bench:
+    """Both loops on one database, with what they share."""
+
+    database: Database
+    compile: CompileWorker
+    measure: MeasureWorker
+    compile_keeper: Keeper
+    measure_keeper: Keeper
+    family: PlantedFamily
+    home: Path
+
+    def job(self, kinds: list[tuple[str, int]], problem: Gemm = PROBLEM) -> tuple[int, list[TrialRecord]]:
+        device = local_device()
+        record = ProblemRecord(
+            problem.key, problem.layer().key, "gemm", problem.title(), problem.to_json(), "f32"
+        )
+        with self.database.begin() as s:
+            devices.upsert(
+                s, DeviceRecord(device.key, device.name, "cpu", device.arch.name, device.to_json())
+            )
+            new = NewJob(
+                request={},
+                target={"device": device.key},
+                policy=POLICY,
+                policy_key="cold-eager",
+                problems=[NewJobProblem(record, device.key, device.arch.name, seed=7)],
+            )
+            job, _ = jobs.create(s, new)
+            jobs.move(s, job.id, JobState.RUNNING)
+            row = jobs.problems(s, job.id)[0]
+            jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
+            wanted = []
+            for kind, number in kinds:
+                schedule = FAMILY.make(problem, device, kind, number)
+                source = ProposalSource.DEFAULT if not wanted else ProposalSource.RANDOM
+                wanted.append(NewTrial(schedule.to_json(), schedule.key, NAME, source))
+            return job.id, trials.propose(s, row.id, wanted)
+
+    def end(self, trial: TrialRecord) -> TrialRecord:
+        with self.database.read() as s:
+            found = trials.get(s, trial.id)
+        assert found is not None
+        return found
+
+    def run(self) -> None:
+        """Both loops until neither finds anything."""
+        while self.compile.step() or self.measure.step():
+            pass
+
+
+@pytest.fixture
+def bench(database: Database, worker_home: Path, tools: Tools, tmp_path: Path) -> Iterator[Bench]:
+    write_template(tmp_path / "kernels", family_source())
+    gate = HostGate(tmp_path)
+    doorbell = Doorbell(Settings(home=tmp_path / "home"))
+    first = Keeper(database, WorkerKind.COMPILE)
+    second = Keeper(database, WorkerKind.MEASURE, local_cpu().key)
+    first.start()
+    second.start()
+    with (
+        only_family() as family,
+        MeasureSession(local_cpu().key, tools=tools, budget_s=0.02, race_budget_s=0.3) as session,
+    ):
+        yield Bench(
+            database,
+            CompileWorker(database, gate, doorbell, first, worker_home, root=tmp_path / "kernels"),
+            MeasureWorker(database, gate, doorbell, second, session, worker_home, root=tmp_path / "kernels"),
+            first,
+            second,
+            family,
+            worker_home,
+        )
+    first.stop()
+    second.stop()
+
+
+def test_every_kind_of_trial_ends_as_what_it_is(bench: Bench) -> None:
+    assert set(ENDS) | {"slow"} == set(KINDS)
+    _, rows = bench.job([("good", 0), *((kind, 0) for kind in ENDS if kind != "good"), ("good", 1)])
+    bench.run()
+    for kind, row in zip([*("good",), *(k for k in ENDS if k != "good"), "good"], rows, strict=True):
+        ended = bench.end(row)
+        if kind == "good":
+            assert ended.state in (TrialState.MEASURED, TrialState.CULLED), kind
+            assert ended.time_us is not None
+        else:
+            assert (ended.state, ended.reason) == ENDS[kind], kind
+        assert ended.attempt <= 2
+        assert ended.lease_owner is None
+    with bench.database.read() as s:
+        detail = trials.detail(s, rows[0].id)
+        assert detail is not None
+        assert detail.verdicts[0].passed
+        assert detail.measurements[0].samples_us
+        assert detail.toolchain is not None
+        assert detail.pool_sha256 is not None
+        pool = artifacts.get(s, detail.pool_sha256)
+        assert pool is not None
+        assert (pool.kind, pool.stored) == (ArtifactKind.POOL, True)
+        wrong = next(row for row in rows if bench.end(row).reason is TrialReason.COMPILE_ERROR)
+        told = trials.detail(s, wrong.id)
+        assert told is not None
+        assert "planted.c" in told.evidence["log"]
+
+
+def test_a_race_is_run_and_written(bench: Bench) -> None:
+    job_id, rows = bench.job([("good", 0), ("slow", 0)])
+    bench.run()
+    with bench.database.begin() as s:
+        row = jobs.problems(s, job_id)[0]
+        jobs.move_problem(s, row.id, JobProblemState.RACING)
+        race = races.create(
+            s,
+            row.id,
+            [
+                NewEntrant("best", EntrantRole.FINALIST, rows[0].id),
+                NewEntrant("twin", EntrantRole.TWIN, rows[0].id),
+                NewEntrant("numpy", EntrantRole.BASELINE),
+            ],
+            POLICY,
+            7,
+        )
+    bench.run()
+    with bench.database.read() as s:
+        done = races.get(s, race.id)
+    assert done is not None
+    assert done.state is RaceState.DONE
+    assert all(one.measurement is not None for one in done.entrants)
+    assert done.noise is not None
+    assert done.noise["pair"] == ["best", "twin"]
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["same sources", "changed sources"])
+def test_bytes_that_were_pruned_are_built_again_to_the_same_hash(
+    bench: Bench, tmp_path: Path, changed: bool
+) -> None:
+    _, (row,) = bench.job([("good", 40 + changed)])
+    assert bench.compile.step()
+    sha256 = bench.end(row).artifact_sha256
+    assert sha256 is not None
+    # Neither the cache nor the database has the bytes any more; only the recipe is left.
+    blob = next((bench.home / "cache").rglob(f"{sha256}.so"))
+    blob.unlink()
+    with bench.database.begin() as s:
+        s.execute(update(Artifact).where(Artifact.sha256 == sha256).values(data=None))
+    template = tmp_path / "kernels" / SOURCE
+    template.write_text(template.read_text() + ("\n" if changed else ""))
+    bench.measure.step()
+    ended = bench.end(row)
+    if changed:
+        assert (ended.state, ended.reason) == (TrialState.FAILED, TrialReason.ARTIFACT_LOST)
+        return
+    assert ended.state is TrialState.MEASURED
+    assert ended.artifact_sha256 == sha256
+    assert blob.is_file()
+
+
+def test_a_cancelled_job_is_left_within_seconds_and_the_next_one_runs(bench: Bench) -> None:
+    job_id, (row,) = bench.job([("hang", 0)])
+    assert bench.compile.step()
+    thread = threading.Thread(target=bench.measure.step)
+    thread.start()
+    deadline = time.monotonic() + 10.0
+    while bench.end(row).state is not TrialState.MEASURING and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with bench.database.begin() as s:
+        jobs.move(s, job_id, JobState.CANCELLED)
+        trials.cancel_open(s, job_id=job_id)
+    thread.join(8.0)
+    assert not thread.is_alive()
+    assert bench.end(row).state is TrialState.CANCELLED
+    _, (after,) = bench.job([("good", 9)], Gemm(8, 96, 96, "f32"))
+    bench.run()
+    assert bench.end(after).state is TrialState.MEASURED
+
+
+def test_a_stop_gives_back_what_is_held(bench: Bench) -> None:
+    class Stopped:
+        stopping = True
+
+    _, rows = bench.job([("good", 2), ("good", 3), ("good", 4)])
+    bench.compile.stopper = Stopped()
+    bench.compile.step()
+    for row in rows:
+        ended = bench.end(row)
+        assert ended.lease_owner is None
+        assert ended.state is TrialState.PROPOSED
+    bench.compile.stopper = None
+    bench.run()
+    assert all(bench.end(row).state in (TrialState.MEASURED, TrialState.CULLED) for row in rows)
+
+
+def test_without_a_compiler_claims_go_back_and_the_sentence_comes_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (row,) = bench.job([("good", 50)])
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(CompilerMissingError):
+        bench.compile.step()
+    assert bench.end(row).state is TrialState.PROPOSED
+    assert bench.end(row).lease_owner is None
+    monkeypatch.delenv("CC")
+    bench.run()
+    assert bench.end(row).state is TrialState.MEASURED
+
+
+def test_the_roof_is_measured_once_and_kept_with_what_it_belongs_to(bench: Bench, tools: Tools) -> None:
+    bench.job([("good", 0)])
+    key = local_cpu().key
+    with MeasureSession(key, tools=tools) as session:
+        first = device_roof(bench.database, session)
+        assert first is not None
+        assert first["gflops"] > 1.0
+        assert first["read_gbps"] > 0.1
+    with bench.database.read() as s:
+        record = devices.get(s, key)
+    assert record is not None
+    assert record.roof is not None
+    assert record.roof["gflops"] == first["gflops"]
+    with MeasureSession(key, tools=tools) as session:
+        started = time.monotonic()
+        again = device_roof(bench.database, session)
+        assert time.monotonic() - started < 0.2
+        assert session.child_pid is None
+    assert again is not None
+    assert again["measured_at"] == first["measured_at"]
+
+
+def test_a_device_has_one_owner(database: Database) -> None:
+    key = "cpu-test-6-85-4c-x86-64-v3"
+    first = Keeper(database, WorkerKind.MEASURE, key)
+    second = Keeper(database, WorkerKind.MEASURE, key)
+    owned = own_device(database, first, key)
+    try:
+        with pytest.raises(DeviceBusyError, match=key):
+            own_device(database, second, key, wait_s=0.2)
+    finally:
+        owned.close()
+    # The first one's process is gone (its lock is), its lease row is not: the next on this host takes over.
+    again = own_device(database, second, key, wait_s=0.2)
+    again.close()
+    with database.read() as s:
+        held = leases.holder(s, leases.device_lease(key))
+    assert held is not None
+    assert held.owner == second.owner
+
+
+def test_another_hosts_lease_is_respected(database: Database) -> None:
+    key = "cpu-test-6-85-4c-x86-64-v3"
+    with database.begin() as s:
+        leases.acquire(s, leases.device_lease(key), "measure@elsewhere/1-abc", 60.0)
+    mine = Keeper(database, WorkerKind.MEASURE, key)
+    with pytest.raises(DeviceBusyError, match="elsewhere"):
+        own_device(database, mine, key, wait_s=0.2)
+
+
+def test_a_worker_reports_and_leaves_no_row(database: Database) -> None:
+    keeper = Keeper(database, WorkerKind.COMPILE)
+    keeper.data = {"slots": 2}
+    keeper.start()
+    with database.read() as s:
+        (row,) = workers.alive(s, WorkerKind.COMPILE)
+    assert row.id == keeper.owner
+    assert row.data == {"slots": 2}
+    keeper.stop()
+    with database.read() as s:
+        assert workers.alive(s, WorkerKind.COMPILE) == []
+
+
+def test_nothing_is_claimed_for_a_device_out_of_service(bench: Bench) -> None:
+    _, (row,) = bench.job([("good", 0)])
+    assert bench.compile.step()
+    with bench.database.begin() as s:
+        devices.set_state(s, local_cpu().key, DeviceState.OUT_OF_SERVICE, "test")
+    assert not bench.measure.step()
+    assert bench.end(row).state is TrialState.COMPILED
