@@ -10,7 +10,6 @@ On recorded full spaces of five GPU kernels (batches of 4, no cost model) best-s
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 from search_space.schedule import Schedule, Value
@@ -23,10 +22,10 @@ from service.store.enums import ProposalSource
 
 RANDOM_SHARE = 0.05
 BASES = 3
-AROUND_EACH = 90
-AROUND_TRIES = 150
-BY_CHANCE = 48
-BY_MODEL = 12
+# Candidates: a bigger batch pays for a bigger pool.
+AROUND_EACH, AROUND_MORE = 20, 20
+BY_CHANCE, CHANCE_MORE = 8, 10
+BY_MODEL = 8
 
 Values = dict[str, Value]
 
@@ -68,14 +67,14 @@ def _before_learning(family: FamilySearch, batch: Batch, bases: Sequence[Values]
         if found is None:
             found, source = batch.pick(family, family.ranked()), ProposalSource.COST_MODEL
         if found is None:
-            found, source = batch.pick(family, _drawn(family, batch)), ProposalSource.RANDOM
+            found, source = batch.pick(family, _drawn(family, batch, BY_CHANCE)), ProposalSource.RANDOM
         if found is None:
             return
         batch.add(family, found, source)
 
 
-def _drawn(family: FamilySearch, batch: Batch) -> Iterable[Schedule]:
-    found = (family.ground.draw(batch.rng) for _ in range(BY_CHANCE))
+def _drawn(family: FamilySearch, batch: Batch, tries: int) -> Iterable[Schedule]:
+    found = (family.ground.draw(batch.rng) for _ in range(tries))
     return (schedule for schedule in found if schedule is not None)
 
 
@@ -105,13 +104,14 @@ def _pool(
         assert asking is not None
         codes = asking.ask()
         start = ground.nearest(family.coding.decode(codes))
-        pool.add(itertools.islice(ground.around(start, rng), AROUND_TRIES), ProposalSource.TPE, 1)
+        pool.add(ground.around(start, rng), ProposalSource.TPE, 1)
         asking.note(codes)
     for base in bases:
-        near = itertools.islice(ground.around(base, rng), AROUND_TRIES)
-        pool.add(near, ProposalSource.NEIGHBOUR, AROUND_EACH)
+        near = ground.around(base, rng)
+        pool.add(near, ProposalSource.NEIGHBOUR, AROUND_EACH + AROUND_MORE * count)
     pool.add(family.ranked(), ProposalSource.COST_MODEL, BY_MODEL)
-    pool.add(_drawn(family, batch), ProposalSource.RANDOM, BY_CHANCE)
+    drawn = _drawn(family, batch, BY_CHANCE + CHANCE_MORE * count)
+    pool.add(drawn, ProposalSource.RANDOM, BY_CHANCE + CHANCE_MORE * count)
     return pool
 
 
@@ -122,7 +122,7 @@ def _choose(family: FamilySearch, batch: Batch, known: Surrogate, pool: _Pool, c
         for key, (schedule, source) in pool.of.items()
         if (point := family.point(schedule, key)) is not None
     ]
-    for _ in range(count):
+    for turn in range(count):
         if not entries:
             return
         by_chance = [i for i, entry in enumerate(entries) if entry[2] is ProposalSource.RANDOM]
@@ -133,4 +133,5 @@ def _choose(family: FamilySearch, batch: Batch, known: Surrogate, pool: _Pool, c
             index = max(range(len(entries)), key=lambda i: (float(gains[i]), entries[i][0]))
         _, schedule, source, point = entries.pop(index)
         batch.add(family, schedule, source)
-        known.believe([point])
+        if turn < count - 1:
+            known.believe([point])

@@ -49,6 +49,10 @@ class Ground:
             return False
         if not all(_has(self.choices[name], value) for name, value in values.items()):
             return False
+        return self._sound(schedule)
+
+    def _sound(self, schedule: Schedule) -> bool:
+        """No rule broken, for a schedule made of choices there are."""
         return not self.family.check(self.problem, self.device, schedule)
 
     def predict(self, schedule: Schedule) -> float:
@@ -71,7 +75,7 @@ class Ground:
             return None
         for _ in range(DRAWS if self._dense() else 0):
             schedule = self._any(rng)
-            if self.legal(schedule):
+            if self._sound(schedule):
                 return schedule
         # Few points are legal: walk away from a good start, one parameter at a time.
         start = rng.choice(self._walk_from()) if self._walk_from() else None
@@ -83,7 +87,7 @@ class Ground:
         for _ in range(2):
             for name in rng.sample(names, len(names)):
                 moved = {**values, name: rng.choice(self.choices[name])}
-                if self.legal(there := self.make(moved)):
+                if self._sound(there := self.make(moved)):
                     values, schedule = moved, there
         return schedule
 
@@ -94,7 +98,7 @@ class Ground:
         """At least one point in thirty or so is legal, so that drawing until one is found is quick."""
         if self._legal_share is None:
             rng = random.Random(0)
-            self._legal_share = sum(self.legal(self._any(rng)) for _ in range(DRAWS)) / DRAWS
+            self._legal_share = sum(self._sound(self._any(rng)) for _ in range(DRAWS)) / DRAWS
         return self._legal_share > 0.03
 
     def _walk_from(self) -> list[Schedule]:
@@ -124,21 +128,21 @@ class Ground:
         `values` itself comes first where it is legal. Equal distances come in random order.
         """
         start = self.make(values)
-        if self.legal(start):
+        if self._sound(start):
             yield start
         steps = self.steps(values)
         rng.shuffle(steps)
         steps.sort(key=lambda step: step[0])
         for _, name, value in steps:
             schedule = self.make({**values, name: value})
-            if self.legal(schedule):
+            if self._sound(schedule):
                 yield schedule
         if len(steps) < 2:
             return
         for attempt in range(PAIR_TRIES):
             picked = rng.sample(steps, 2 if attempt % 3 else min(3, len(steps)))
             schedule = self.make({**values, **{name: value for _, name, value in picked}})
-            if self.legal(schedule):
+            if self._sound(schedule):
                 yield schedule
 
     def every(self, most: int) -> Iterator[Schedule]:
@@ -146,7 +150,7 @@ class Ground:
         names = list(self.choices)
         for values in itertools.islice(itertools.product(*self.choices.values()), most):
             schedule = self.make(dict(zip(names, values, strict=True)))
-            if self.legal(schedule):
+            if self._sound(schedule):
                 yield schedule
 
 

@@ -11,6 +11,8 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
+from threadpoolctl import ThreadpoolController
+
 from search_space.family import Family
 from search_space.registry import get_family
 from search_space.schedule import Schedule
@@ -38,12 +40,18 @@ class Proposer:
         """`scored`: how many random schedules the cost model judges when a search begins."""
         self._lookup = lookup
         self._scored = scored
+        self._blas = ThreadpoolController()
         self._searches: OrderedDict[str, dict[str, FamilySearch]] = OrderedDict()
 
     def forget(self, name: str) -> None:
         self._searches.pop(name, None)
 
     def propose(self, ask: Ask) -> list[Proposal]:
+        # On matrices this small a second BLAS thread only burns a core.
+        with self._blas.limit(limits=1):
+            return self._propose(ask)
+
+    def _propose(self, ask: Ask) -> list[Proposal]:
         families = self._families(ask)
         batch = Batch(ask)
         for source, family, schedule in self._starts(ask, families):

@@ -46,21 +46,22 @@ class Metric:
     """Distances between points, one for each axis."""
 
     def __init__(self, coding: Coding) -> None:
-        self._ordered = np.array([axis.ordered for axis in coding.axes], dtype=bool)
-        self._span = np.array([max(1, len(axis.choices) - 1) for axis in coding.axes], dtype=np.float64)
+        self._spans = [float(len(axis.choices) - 1) if axis.ordered else None for axis in coding.axes]
         self.dimensions = len(coding.axes) + 1
 
     def apart(self, left: Sequence[Point], right: Sequence[Point]) -> Floats:
-        """Shape (left, right, axes + 1): the share of an ordered axis' length, 1 for another label, and the
+        """Shape (axes + 1, left, right): the share of an ordered axis' length, 1 for another label, and the
         difference of the predictions' logarithms."""
-        a = np.array([p.codes for p in left], dtype=np.float64).reshape(len(left), -1)
-        b = np.array([p.codes for p in right], dtype=np.float64).reshape(len(right), -1)
-        difference = np.abs(a[:, None, :] - b[None, :, :])
-        codes = np.where(self._ordered, difference / self._span, difference > 0)
+        a = np.array([p.codes for p in left], dtype=np.float32).reshape(len(left), -1).T
+        b = np.array([p.codes for p in right], dtype=np.float32).reshape(len(right), -1).T
+        found = np.empty((self.dimensions, len(left), len(right)))
+        for axis, span in enumerate(self._spans):
+            difference = np.abs(a[axis][:, None] - b[axis][None, :])
+            found[axis] = difference > 0 if span is None else difference / span
         one = np.array([p.log_predicted for p in left])
         other = np.array([p.log_predicted for p in right])
-        model = np.minimum(np.abs(one[:, None] - other[None, :]), 2.0)
-        return np.concatenate([codes, model[:, :, None]], axis=2)
+        found[-1] = np.minimum(np.abs(one[:, None] - other[None, :]), 2.0)
+        return found
 
 
 def fit(metric: Metric, points: Sequence[Point], log_times: Sequence[float], seed: int) -> Weights:
@@ -102,6 +103,7 @@ class Surrogate:
         self._points = list(points)
         self._values, self._mean, self._scale = _standard(np.array(log_times))
         self._best = float(self._values.min())
+        self._kernel = self._near(self._points, self._points)
         self._solve()
 
     def improvement(self, points: Sequence[Point]) -> Floats:
@@ -118,19 +120,23 @@ class Surrogate:
         if not points:
             return
         mean, _ = self._predict(points)
+        across = self._near(self._points, points)
+        self._kernel = np.block([[self._kernel, across], [across.T, self._near(points, points)]])
         self._points += points
         self._values = np.concatenate([self._values, mean])
         self._solve()
 
+    def _near(self, left: Sequence[Point], right: Sequence[Point]) -> Floats:
+        near: Floats = np.exp(-np.tensordot(self._weights.axes, self._metric.apart(left, right), 1))
+        return near
+
     def _solve(self) -> None:
-        kernel = np.exp(-(self._metric.apart(self._points, self._points) @ self._weights.axes))
-        kernel[np.diag_indices_from(kernel)] += self._weights.noise
-        self._lower = np.linalg.cholesky(kernel)
-        self._inverse = np.linalg.inv(self._lower)
+        noise = self._weights.noise * np.eye(len(self._points))
+        self._inverse = np.linalg.inv(np.linalg.cholesky(self._kernel + noise))
         self._alpha = self._inverse.T @ (self._inverse @ self._values)
 
     def _predict(self, points: Sequence[Point]) -> tuple[Floats, Floats]:
-        near = np.exp(-(self._metric.apart(points, self._points) @ self._weights.axes))
+        near = self._near(points, self._points)
         mean: Floats = near @ self._alpha
         known = self._inverse @ near.T
         variance = 1 + self._weights.noise - (known**2).sum(axis=0)
@@ -146,7 +152,7 @@ def _standard(values: Floats) -> tuple[Floats, float, float]:
 
 def _cost(apart: Floats, values: Floats, axes: Floats, noise: float) -> float:
     """Negative logarithm of the marginal likelihood, with a mild prior on the weights."""
-    kernel = np.exp(-(apart @ axes))
+    kernel: Floats = np.exp(-np.tensordot(axes, apart, 1))
     kernel[np.diag_indices_from(kernel)] += noise
     try:
         lower = np.linalg.cholesky(kernel)

@@ -65,6 +65,19 @@ class Round:
         return len(self._open)
 
 
+class _Sampler(optuna.samplers.TPESampler):
+    """TPE over a space that is known, so that it need not be found again from all rows (20 ms at 300)."""
+
+    def __init__(self, seed: int, space: dict[str, BaseDistribution]) -> None:
+        super().__init__(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=STARTUP_ROWS)
+        self._known_space = space
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return self._known_space
+
+
 class Tpe:
     """A study over one coding."""
 
@@ -88,9 +101,7 @@ class Tpe:
             return
         study = self._fed_study(rows)
         # A sampler carries random state; a fresh one per round makes the answer depend on the rows only.
-        study.sampler = optuna.samplers.TPESampler(
-            seed=seed % 2**32, multivariate=True, constant_liar=True, n_startup_trials=STARTUP_ROWS
-        )
+        study.sampler = _Sampler(seed % 2**32, self._distributions)
         current = Round(study, self._distributions)
         try:
             for codes in in_flight:
