@@ -142,7 +142,7 @@ def _problems(given: Mapping[str, Any]) -> tuple[Wanted, ...]:
         if "problem" not in given:
             raise FieldError("problem", MISSING, "a problem to tune, or a list of them under problems")
         wanted = _swept("", given, 1.0)
-    return tuple(_distinct(wanted))[::-1]
+    return tuple(_distinct(wanted))
 
 
 def _swept(prefix: str, entry: Mapping[str, Any], weight: float) -> list[Wanted]:
@@ -197,8 +197,12 @@ def _few(path: str, value: object, count: int) -> None:
 
 
 def _distinct(wanted: list[Wanted]) -> Iterator[Wanted]:
-    """Each problem once: what is listed twice is not tuned twice."""
-    yield from {entry.problem.key: entry for entry in reversed(wanted)}.values()
+    """Each problem once, where it was first named: what is listed twice is not tuned twice."""
+    seen: set[str] = set()
+    for entry in wanted:
+        if entry.problem.key not in seen:
+            seen.add(entry.problem.key)
+            yield entry
 
 
 # ---------------------------------------------------------------- the other fields

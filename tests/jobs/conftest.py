@@ -27,4 +27,4 @@ def hands(database: Database) -> Hands:
 
 @pytest.fixture
 def proposer() -> Proposer:
-    return Proposer()
+    return Proposer(scored=100)
