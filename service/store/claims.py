@@ -38,6 +38,7 @@ MAX_CLAIMS = 20
 """A trial that was given back in order again and again ends all the same."""
 
 _FREE: dict[str, Any] = {"lease_owner": None, "lease_expires_at": None}
+_OPEN_STAGES = [stage for stage in Stage if stage is not Stage.DONE]
 
 
 def _waiting_compile(archs: Sequence[str]) -> Select[Trial]:
@@ -232,10 +233,11 @@ def expire(
     """Gives back the trials whose lease ran out (or all that `owner` holds: it is known dead). One
     that lost its worker `max_attempts` times ends as failed: worker_lost. Returns what it touched."""
     lost = Trial.lease_expires_at < clock.now(s) if owner is None else Trial.lease_owner == owner
+    # by stage and lease, which are indexed; ordered by id SQLite would walk through every trial ever
     query = (
         select(Trial)
-        .where(lost, Trial.lease_owner.is_not(None), Trial.state.in_(TRIAL_OPEN))
-        .order_by(Trial.id)
+        .where(lost, Trial.lease_owner.is_not(None), Trial.stage.in_(_OPEN_STAGES))
+        .order_by(Trial.lease_expires_at)
         .limit(limit)
         .with_for_update(skip_locked=True, key_share=True)
     )
