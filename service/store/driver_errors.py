@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -31,6 +32,10 @@ _CONFLICT = ("40001", "40P01", "23505")
 _BUSY = ("55P03", "57014", "25P03", "53300", "53200")
 _SCHEMA = ("42P01", "42703", "3F000")
 _READ_ONLY = ("25006", "42501")
+
+
+# libpq repeats the address before each cause
+_ADDRESS = re.compile(r"^(connection failed: )?(connection to server (at|on) .*? failed: )?(FATAL:\s+)?")
 
 
 def translate(error: SQLAlchemyError, url: URL) -> StoreError:
@@ -97,7 +102,8 @@ def _line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     noise = ("DETAIL", "HINT", "Is the server", "[SQL", "LINE")
     keep = [line for line in lines if not line.startswith(noise)]
-    return (keep[0] if keep else type(error).__name__).rstrip(".:")
+    line = _ADDRESS.sub("", keep[0]) if keep else type(error).__name__
+    return line.rstrip(".: ")
 
 
 def _disk_full(file: Path) -> bool:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
-import itertools
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -44,7 +44,6 @@ class Postgres:
         """Of its maintenance database."""
         self._folder = folder
         self._process = process
-        self._numbers = itertools.count(1)
         self._made: list[str] = []
 
     @classmethod
@@ -109,7 +108,7 @@ class Postgres:
 
     def create_database(self, template: str | None = None) -> str:
         """URL of a new database, a copy of `template` (a database name) where one is given."""
-        name = f"rt_{os.getpid()}_{next(self._numbers)}"
+        name = f"rt_{secrets.token_hex(6)}"
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
             sql.Identifier(name), sql.Identifier(template or "template0")
         )
@@ -214,13 +213,19 @@ def _reachable(binaries: Path, user: pwd.struct_passwd | None, folder: Path) -> 
     ) if _may_try(binaries, user) else None  # fmt: skip
     if probe is not None and probe.returncode == 0:
         return binaries
-    # the same depth below: libraries are found by a path relative to the binary
+    # the same depth below, and the wheel's own libraries beside its package: the binaries find both by a
+    # path relative to themselves
     copy = folder / "install"
-    shutil.copytree(binaries.parent, copy, symlinks=True)
+    install = binaries.parent
+    package = install.parent
+    shutil.copytree(install, copy / package.name / install.name, symlinks=True)
+    libraries = package.parent / f"{package.name}.libs"
+    if libraries.is_dir():
+        shutil.copytree(libraries, copy / libraries.name, symlinks=True)
     for path in (copy, *copy.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
-    return copy / binaries.name
+    return copy / package.name / install.name / binaries.name
 
 
 def _may_try(binaries: Path, user: pwd.struct_passwd) -> bool:
