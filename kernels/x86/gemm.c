@@ -1,0 +1,336 @@
+/* How is a GEMM computed in blocks: packed panels in the caches, a tile of C in the registers?
+ *
+ * After Goto and BLIS: a block of B (block_k x block_n) and a block of A (block_m x block_k) are packed into panels
+ * that the inner loop reads in order; a tile of RT_MR x RT_NR of C stays in registers over block_k steps. Either
+ * packing can be left out: a row-major A is read where it lies, a k x n B as well (only its last, partial strip is
+ * copied). Threads form a grid over batch, k, m and n; those that share a block pack it together.
+ *
+ * Further macros: RT_PACK_A, RT_PACK_B; RT_HOLD_A 1 holds a column of A in registers and runs over B, 0 the reverse;
+ * RT_PREFETCH steps of k by which panels that come from L2 or beyond are fetched ahead, 0 none.
+ */
+#include "rt_gemm.h"
+
+#ifndef RT_PACK_A
+#define RT_PACK_A 1
+#endif
+#ifndef RT_PACK_B
+#define RT_PACK_B 1
+#endif
+#ifndef RT_HOLD_A
+#define RT_HOLD_A 0
+#endif
+#ifndef RT_PREFETCH
+#define RT_PREFETCH 0
+#endif
+
+#if RT_B_NK && !RT_PACK_B
+#error "B stored n x k has to be packed"
+#endif
+
+/* Distance in A of one step of k, and of one row. */
+#if RT_PACK_A
+#define A_STEP RT_MR
+#define A_ROW 1
+#elif RT_A_KM
+#define A_STEP ld_a
+#define A_ROW 1
+#else
+#define A_STEP 1
+#define A_ROW ld_a
+#endif
+
+/* One tile's work; what changes from tile to tile. */
+struct tile {
+    const float *a, *b, *c;
+    float *out;
+    int64_t ld_a, ld_b, ld_c, ld_out, depth;
+    float alpha, beta;
+    int first; /* the first block of k: out is written, else added to */
+    int raw;   /* neither alpha nor beta: partial sums */
+};
+
+RT_INLINE void tile_step(vf acc[RT_MR][RT_NV], const float *a, const int64_t row, const float *b, const int rows)
+{
+#if RT_HOLD_A
+    vf held[RT_MR];
+    RT_UNROLL for (int i = 0; i < rows; i++)
+    {
+        held[i] = v_broadcast(a + i * row);
+        rt_keep(held[i]);
+    }
+    RT_UNROLL for (int j = 0; j < RT_NV; j++)
+    {
+        vf x = v_load(b + j * RT_VL);
+        rt_keep(x);
+        RT_UNROLL for (int i = 0; i < rows; i++) rt_fma(acc[i][j], held[i], x);
+    }
+#else
+    vf held[RT_NV];
+    RT_UNROLL for (int j = 0; j < RT_NV; j++)
+    {
+        held[j] = v_load(b + j * RT_VL);
+        rt_keep(held[j]);
+    }
+    RT_UNROLL for (int i = 0; i < rows; i++)
+    {
+        vf x = v_broadcast(a + i * row);
+        RT_UNROLL for (int j = 0; j < RT_NV; j++) rt_fma(acc[i][j], x, held[j]);
+    }
+#endif
+}
+
+RT_INLINE void tile_compute(const struct tile *t, const int rows, const int packed_b)
+{
+    vf acc[RT_MR][RT_NV];
+    const float *a = t->a, *b = t->b;
+    const int64_t ld_a = t->ld_a, b_step = packed_b ? RT_NR : t->ld_b, ld_out = t->ld_out;
+    (void)ld_a;
+    float *out = t->out;
+    /* The tile of out is needed after the loop: fetch it during the loop. */
+    RT_UNROLL for (int i = 0; i < rows; i++)
+    {
+        RT_UNROLL for (int j = 0; j < RT_NR; j += RT_LINE_FLOATS)
+            rt_fetch(out + i * ld_out + j);
+    }
+    RT_UNROLL for (int i = 0; i < rows; i++) RT_UNROLL for (int j = 0; j < RT_NV; j++) acc[i][j] = v_zero();
+
+    int64_t p = 0;
+    for (; p + RT_UNROLL_K <= t->depth; p += RT_UNROLL_K) {
+#if RT_PREFETCH && RT_PACK_A
+        RT_UNROLL for (int q = 0; q < RT_UNROLL_K * RT_MR; q += RT_LINE_FLOATS)
+            rt_fetch(a + RT_PREFETCH * RT_MR + q);
+#endif
+#if RT_PREFETCH
+        if (!packed_b) {
+            RT_UNROLL for (int q = 0; q < RT_UNROLL_K; q++)
+            {
+                RT_UNROLL for (int j = 0; j < RT_NR; j += RT_LINE_FLOATS)
+                    rt_fetch(b + (RT_PREFETCH + q) * b_step + j);
+            }
+        }
+#endif
+        RT_UNROLL for (int u = 0; u < RT_UNROLL_K; u++) tile_step(acc, a + u * A_STEP, A_ROW, b + u * b_step, rows);
+        a += RT_UNROLL_K * A_STEP;
+        b += RT_UNROLL_K * b_step;
+    }
+    for (; p < t->depth; p++, a += A_STEP, b += b_step)
+        tile_step(acc, a, A_ROW, b, rows);
+
+    if (RT_ALPHA == 2 && !t->raw) {
+        const float alpha = t->alpha;
+        RT_UNROLL for (int i = 0; i < rows; i++)
+            RT_UNROLL for (int j = 0; j < RT_NV; j++) acc[i][j] = acc[i][j] * alpha;
+    }
+    if (!t->first) {
+        RT_UNROLL for (int i = 0; i < rows; i++) RT_UNROLL for (int j = 0; j < RT_NV; j++)
+            acc[i][j] = acc[i][j] + v_load(out + i * ld_out + j * RT_VL);
+    } else if (RT_BETA && !t->raw && t->beta != 0.0f) {
+        const float beta = t->beta;
+        RT_UNROLL for (int i = 0; i < rows; i++) RT_UNROLL for (int j = 0; j < RT_NV; j++)
+            acc[i][j] = beta * v_load(t->c + i * t->ld_c + j * RT_VL) + acc[i][j];
+    }
+    RT_UNROLL for (int i = 0; i < rows; i++)
+        RT_UNROLL for (int j = 0; j < RT_NV; j++) v_store(out + i * ld_out + j * RT_VL, acc[i][j]);
+}
+
+typedef void (*tile_function)(const struct tile *t);
+#define DEFINE_TILE(rows)                                                                                             \
+    RT_NOINLINE void tile_##rows(const struct tile *t) { tile_compute(t, rows, RT_PACK_B); }
+#define NAME_TILE(rows) tile_##rows,
+RT_EACH_ROWS(DEFINE_TILE)
+static const tile_function tiles[] = {NULL, RT_EACH_ROWS(NAME_TILE)};
+#if RT_PACK_B
+#define edge_tiles tiles
+#else
+#define DEFINE_EDGE_TILE(rows)                                                                                        \
+    RT_NOINLINE void edge_tile_##rows(const struct tile *t) { tile_compute(t, rows, 1); }
+#define NAME_EDGE_TILE(rows) edge_tile_##rows,
+RT_EACH_ROWS(DEFINE_EDGE_TILE)
+static const tile_function edge_tiles[] = {NULL, RT_EACH_ROWS(NAME_EDGE_TILE)};
+#endif
+
+/* A tile with columns beyond the edge: into a full tile aside, and from there what is inside. */
+RT_NOINLINE void tile_at_edge(const struct tile *t, int64_t rows, int64_t cols)
+{
+    float full[RT_MR * RT_NR];
+    struct tile aside = *t;
+    aside.out = full, aside.ld_out = RT_NR, aside.first = 1, aside.raw = 1;
+    edge_tiles[rows](&aside);
+    const float alpha = RT_ALPHA == 2 && !t->raw ? t->alpha : 1.0f;
+    const int add_c = RT_BETA && t->first && !t->raw && t->beta != 0.0f;
+    for (int64_t i = 0; i < rows; i++) {
+        float *out = t->out + i * t->ld_out;
+        for (int64_t j = 0; j < cols; j++) {
+            float x = full[i * RT_NR + j] * alpha;
+            if (!t->first)
+                x += out[j];
+            else if (add_c)
+                x += t->beta * t->c[i * t->ld_c + j];
+            out[j] = x;
+        }
+    }
+}
+
+RT_UNUSED RT_NOINLINE void pack_a(const float *a, int64_t ld_a, int64_t depth, int64_t rows, float *panel)
+{
+    rt_pack(a, ld_a, !RT_A_KM, depth, rows, RT_MR, panel);
+}
+
+RT_NOINLINE void pack_b(const float *b, int64_t ld_b, int64_t depth, int64_t cols, float *panel)
+{
+    rt_pack(b, ld_b, RT_B_NK, depth, cols, RT_NR, panel);
+}
+
+RT_INLINE const float *a_at(const struct rt_gemm *g, const float *a, int64_t row, int64_t p)
+{
+    return RT_A_KM ? a + p * g->ld_a + row : a + row * g->ld_a + p;
+}
+
+RT_INLINE const float *b_at(const struct rt_gemm *g, const float *b, int64_t p, int64_t col)
+{
+    return RT_B_NK ? b + col * g->ld_b + p : b + p * g->ld_b + col;
+}
+
+/* A block of tiles: tile rows i0..i1, tile columns j0..j1, depth p0..p0 + depth. */
+struct block {
+    int64_t i0, i1, j0, j1, p0, depth;
+    const float *panels_a, *panels_b, *edge_b;
+    int last; /* the last block of k: the epilogue is due */
+};
+
+RT_INLINE void block_tile(const struct rt_gemm *g, const struct rt_entry *e, const struct block *blk, struct tile *t,
+                          float *sums, int64_t i, int64_t j)
+{
+    const int64_t row = i * RT_MR, col = j * RT_NR;
+    const int64_t rows = rt_min(RT_MR, g->m - row), cols = rt_min(RT_NR, g->n - col);
+    t->a = RT_PACK_A ? blk->panels_a + (i - blk->i0) * (RT_MR * blk->depth + g->pad) : a_at(g, e->a, row, blk->p0);
+    if (RT_PACK_B)
+        t->b = blk->panels_b + (j - blk->j0) * (RT_NR * blk->depth + g->pad);
+    else
+        t->b = cols == RT_NR ? b_at(g, e->b, blk->p0, col) : blk->edge_b;
+    t->out = (t->raw ? sums : e->out) + row * t->ld_out + col;
+    if (RT_BETA)
+        t->c = e->c + row * g->ld_c + col;
+    if (cols == RT_NR)
+        tiles[rows](t);
+    else
+        tile_at_edge(t, rows, cols);
+    if (blk->last && !t->raw)
+        rt_epilogue(g, e, row, col, rows, cols);
+}
+
+RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrier)
+{
+    const struct rt_gemm *g = args;
+    const struct rt_place at = rt_place_of(g, thread);
+    const int64_t tile_rows = (g->m + RT_MR - 1) / RT_MR, tile_cols = (g->n + RT_NR - 1) / RT_NR;
+    const int64_t k = rt_depth(g), blocks_k = (k + g->block_k - 1) / g->block_k;
+    /* Every thread makes the same number of turns, so that it meets the others at each barrier. */
+    const int64_t most_rows = (tile_rows + g->grid_m - 1) / g->grid_m;
+    const int64_t most_cols = (tile_cols + g->grid_n - 1) / g->grid_n;
+    const int64_t most_k = (blocks_k + g->grid_k - 1) / g->grid_k;
+    const int64_t turns = (g->batch + g->grid_batch - 1) / g->grid_batch;
+    const int split_k = g->grid_k > 1;
+    int64_t row0, row1, col0, col1;
+    rt_share(tile_rows, g->grid_m, at.m, &row0, &row1);
+    rt_share(tile_cols, g->grid_n, at.n, &col0, &col1);
+
+    const int64_t group = at.batch * g->grid_k + at.k;
+    RT_UNUSED float *area_a = g->workspace + g->at_a + (group * g->grid_m + at.m) * 2 * g->size_a;
+    RT_UNUSED float *area_b = g->workspace + g->at_b + (group * g->grid_n + at.n) * 2 * g->size_b;
+    float *partial = g->workspace + g->at_partial + at.batch * g->grid_k * g->size_partial;
+    RT_UNUSED float *edge = g->workspace + g->at_edge + thread * g->size_edge;
+    const int64_t partial_pitch = tile_cols * RT_NR;
+    RT_UNUSED int flip_a = 0, flip_b = 0; /* shared buffers come in pairs: nobody packs over what a slower thread still reads */
+
+    struct tile t = {0};
+    t.ld_a = g->ld_a, t.ld_b = g->ld_b, t.ld_c = g->ld_c;
+    t.ld_out = split_k ? partial_pitch : g->ld_out;
+    t.alpha = g->alpha, t.beta = rt_beta(g), t.raw = split_k;
+
+    for (int64_t turn = 0; turn < turns; turn++) {
+        const int64_t index = turn * g->grid_batch + at.batch;
+        const int present = index < g->batch;
+        const struct rt_entry e = rt_entry_of(g, present ? index : 0);
+        for (int64_t jb = 0; jb < most_cols; jb += g->block_n) {
+            struct block blk = {0};
+            blk.j0 = col0 + jb, blk.j1 = present ? rt_min(blk.j0 + g->block_n, col1) : blk.j0;
+            for (int64_t pb = 0; pb < most_k; pb++) {
+                blk.p0 = (at.k * most_k + pb) * g->block_k;
+                blk.depth = rt_max(0, rt_min(g->block_k, k - blk.p0));
+                blk.last = blk.p0 + blk.depth == k;
+                t.depth = blk.depth, t.first = pb == 0;
+                /* A thread without columns still packs its share of A for the others. */
+                const int busy = blk.depth > 0 && blk.j1 > blk.j0;
+                RT_UNUSED const int helps = blk.depth > 0 && present;
+#if RT_PACK_B
+                float *panels_b = area_b + (flip_b ^= g->grid_m > 1) * g->size_b;
+                if (busy) {
+                    int64_t from, to;
+                    rt_share(blk.j1 - blk.j0, g->grid_m, at.m, &from, &to);
+                    for (int64_t j = from; j < to; j++) {
+                        const int64_t col = (blk.j0 + j) * RT_NR;
+                        pack_b(b_at(g, e.b, blk.p0, col), g->ld_b, blk.depth, rt_min(RT_NR, g->n - col),
+                               panels_b + j * (RT_NR * blk.depth + g->pad));
+                    }
+                }
+                if (g->grid_m > 1)
+                    barrier->wait(barrier, thread);
+                blk.panels_b = panels_b;
+#else
+                if (busy && blk.j1 * RT_NR > g->n) {
+                    const int64_t col = (blk.j1 - 1) * RT_NR;
+                    pack_b(b_at(g, e.b, blk.p0, col), g->ld_b, blk.depth, g->n - col, edge);
+                    blk.edge_b = edge;
+                }
+#endif
+                for (int64_t ib = 0; ib < most_rows; ib += g->block_m) {
+                    blk.i0 = row0 + ib, blk.i1 = rt_min(blk.i0 + g->block_m, row1);
+#if RT_PACK_A
+                    float *panels_a = area_a + (flip_a ^= g->grid_n > 1) * g->size_a;
+                    if (helps && blk.i1 > blk.i0) {
+                        int64_t from, to;
+                        rt_share(blk.i1 - blk.i0, g->grid_n, at.n, &from, &to);
+                        for (int64_t i = from; i < to; i++) {
+                            const int64_t row = (blk.i0 + i) * RT_MR;
+                            pack_a(a_at(g, e.a, row, blk.p0), g->ld_a, blk.depth, rt_min(RT_MR, g->m - row),
+                                   panels_a + i * (RT_MR * blk.depth + g->pad));
+                        }
+                    }
+                    if (g->grid_n > 1)
+                        barrier->wait(barrier, thread);
+                    blk.panels_a = panels_a;
+#endif
+                    if (!busy)
+                        continue;
+                    float *sums = partial + at.k * g->size_partial;
+                    if (g->rows_outer) {
+                        for (int64_t i = blk.i0; i < blk.i1; i++)
+                            for (int64_t j = blk.j0; j < blk.j1; j++)
+                                block_tile(g, &e, &blk, &t, sums, i, j);
+                    } else {
+                        for (int64_t j = blk.j0; j < blk.j1; j++)
+                            for (int64_t i = blk.i0; i < blk.i1; i++)
+                                block_tile(g, &e, &blk, &t, sums, i, j);
+                    }
+                }
+            }
+        }
+        if (k == 0) {
+            if (present) {
+                int64_t from, to;
+                rt_share(g->m, threads / g->grid_batch, thread % (threads / g->grid_batch), &from, &to);
+                rt_finish(g, &e, from, 0, to - from, g->n, NULL, 0, 0, 0);
+            }
+        } else if (split_k) {
+            const int64_t team = threads / g->grid_batch, parts = (blocks_k + most_k - 1) / most_k;
+            int64_t from, to;
+            barrier->wait(barrier, thread);
+            rt_share(g->m, team, thread % team, &from, &to);
+            if (present)
+                rt_finish(g, &e, from, 0, to - from, g->n, partial + from * partial_pitch, partial_pitch, parts,
+                          g->size_partial);
+            barrier->wait(barrier, thread); /* the next entry writes its sums over these */
+        }
+    }
+}

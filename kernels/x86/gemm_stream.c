@@ -1,0 +1,336 @@
+/* How is a GEMM of few rows computed, with B read from memory once and as fast as memory gives it?
+ *
+ * B k x n: whole rows of B are walked, RT_STEP of them at a time and as wide as the thread's share, because memory and
+ * its prefetchers are at their best with few long streams: walking down k in a narrow strip meets a new page, and on
+ * power-of-two pitches the same cache set, in every row. So sums do not stay in registers; they wait in L1 or L2,
+ * strip by strip (RT_NR columns, all rows), and each pass adds RT_STEP steps of k to them. Either a tile of sums is
+ * held in registers (RT_HOLD_B 0: RT_MR x RT_NV over RT_STEP steps), or the piece of B (RT_HOLD_B 1: RT_STEP x RT_NV
+ * vectors of B, and every row of A runs past them).
+ * B n x k: each of its rows is a dot product; RT_MR rows of A meet RT_NB rows of B, vectors run along k.
+ *
+ * Threads share n, or k with partial sums that are added in a fixed order. A is small; it is packed once.
+ */
+#include "rt_gemm.h"
+
+#ifndef RT_PREFETCH
+#define RT_PREFETCH 0 /* floats ahead in each row of B, 0: only what the hardware does */
+#endif
+
+#if !RT_B_NK
+
+#ifndef RT_HOLD_B
+#define RT_HOLD_B 0
+#endif
+#define STRIP(rows) ((rows)*RT_NR)
+
+RT_INLINE void fetch_ahead(const float *b, const int ahead)
+{
+    if (ahead)
+        RT_UNROLL for (int j = 0; j < RT_NR; j += RT_LINE_FLOATS) rt_fetch(b + j + ahead);
+}
+
+#if RT_HOLD_B
+
+/* A packed: RT_STEP values of a row side by side. */
+RT_INLINE void strip(const float *b, int64_t ld_b, const float *a, float *sums, int64_t rows, const int ahead)
+{
+    vf held[RT_STEP][RT_NV];
+    RT_UNROLL for (int u = 0; u < RT_STEP; u++)
+    {
+        fetch_ahead(b + u * ld_b, ahead);
+        RT_UNROLL for (int j = 0; j < RT_NV; j++)
+        {
+            held[u][j] = v_load(b + u * ld_b + j * RT_VL);
+            rt_keep(held[u][j]);
+        }
+    }
+    for (int64_t i = 0; i < rows; i++, a += RT_STEP, sums += RT_NR) {
+        vf acc[RT_NV];
+        RT_UNROLL for (int j = 0; j < RT_NV; j++) acc[j] = v_load(sums + j * RT_VL);
+        RT_UNROLL for (int u = 0; u < RT_STEP; u++)
+        {
+            vf x = v_broadcast(a + u);
+            RT_UNROLL for (int j = 0; j < RT_NV; j++) rt_fma(acc[j], x, held[u][j]);
+        }
+        RT_UNROLL for (int j = 0; j < RT_NV; j++) v_store(sums + j * RT_VL, acc[j]);
+    }
+}
+#define PANEL 1
+
+#else
+
+/* A packed: RT_MR values of a column side by side, RT_STEP columns, then the next RT_MR rows. */
+RT_INLINE void tile(const float *b, int64_t ld_b, const float *a, float *sums, const int rows)
+{
+    vf acc[RT_MR][RT_NV];
+    RT_UNROLL for (int i = 0; i < rows; i++)
+        RT_UNROLL for (int j = 0; j < RT_NV; j++) acc[i][j] = v_load(sums + i * RT_NR + j * RT_VL);
+    RT_UNROLL for (int u = 0; u < RT_STEP; u++)
+    {
+        vf held[RT_NV];
+        RT_UNROLL for (int j = 0; j < RT_NV; j++)
+        {
+            held[j] = v_load(b + u * ld_b + j * RT_VL);
+            rt_keep(held[j]);
+        }
+        RT_UNROLL for (int i = 0; i < rows; i++)
+        {
+            vf x = v_broadcast(a + u * RT_MR + i);
+            RT_UNROLL for (int j = 0; j < RT_NV; j++) rt_fma(acc[i][j], x, held[j]);
+        }
+    }
+    RT_UNROLL for (int i = 0; i < rows; i++)
+        RT_UNROLL for (int j = 0; j < RT_NV; j++) v_store(sums + i * RT_NR + j * RT_VL, acc[i][j]);
+}
+
+#define LAST_ROWS(r)                                                                                                  \
+    case r:                                                                                                           \
+        tile(b, ld_b, a, sums, r);                                                                                    \
+        break;
+
+RT_INLINE void strip(const float *b, int64_t ld_b, const float *a, float *sums, int64_t rows, const int ahead)
+{
+    RT_UNROLL for (int u = 0; u < RT_STEP; u++) fetch_ahead(b + u * ld_b, ahead);
+    int64_t i = 0;
+    for (; i + RT_MR <= rows; i += RT_MR, a += RT_STEP * RT_MR, sums += RT_MR * RT_NR)
+        tile(b, ld_b, a, sums, RT_MR);
+    if (i < rows)
+        switch (rows - i) { RT_EACH_ROWS(LAST_ROWS) }
+}
+#define PANEL RT_MR
+
+#endif
+
+/* A row of strips at one step of k. The last strip, or the last step, may be partial: a padded copy is used. */
+RT_NOINLINE void pass(const float *b, int64_t ld_b, const float *a, float *sums, int64_t rows, int64_t cols)
+{
+    for (; cols >= RT_NR; cols -= RT_NR, b += RT_NR, sums += STRIP(rows))
+        strip(b, ld_b, a, sums, rows, RT_PREFETCH);
+}
+
+RT_NOINLINE void pass_at_edge(const float *b, int64_t ld_b, const float *a, float *sums, int64_t rows, int64_t cols,
+                              int64_t depth)
+{
+    for (; cols > 0; cols -= RT_NR, b += RT_NR, sums += STRIP(rows)) {
+        float piece[RT_STEP * RT_NR];
+        rt_pack(b, ld_b, 0, depth, rt_min(RT_NR, cols), RT_NR, piece);
+        memset(piece + depth * RT_NR, 0, (size_t)(RT_STEP - depth) * RT_NR * sizeof(float));
+        strip(piece, RT_NR, a, sums, rows, 0);
+    }
+}
+
+/* One step's values of A, for all rows. */
+RT_INLINE void pack_step(const struct rt_gemm *g, const float *a, int64_t p, float *to)
+{
+    const int64_t depth = rt_min(RT_STEP, g->k - p);
+#if RT_HOLD_B
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t u = 0; u < RT_STEP; u++)
+            to[i * RT_STEP + u] = u >= depth ? 0.0f : RT_A_KM ? a[(p + u) * g->ld_a + i] : a[i * g->ld_a + p + u];
+#else
+    for (int64_t i = 0; i < g->m; i += RT_MR, to += RT_STEP * RT_MR) {
+        rt_pack(RT_A_KM ? a + p * g->ld_a + i : a + i * g->ld_a + p, g->ld_a, !RT_A_KM, depth,
+                rt_min(RT_MR, g->m - i), RT_MR, to);
+        memset(to + depth * RT_MR, 0, (size_t)(RT_STEP - depth) * RT_MR * sizeof(float));
+    }
+#endif
+}
+
+RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrier)
+{
+    const struct rt_gemm *g = args;
+    const struct rt_place at = rt_place_of(g, thread);
+    const int64_t team = threads / g->grid_batch, member = thread % team;
+    const int64_t k = rt_depth(g), steps = (k + RT_STEP - 1) / RT_STEP, strips = (g->n + RT_NR - 1) / RT_NR;
+    const int64_t rows = g->m, panel_rows = (rows + PANEL - 1) / PANEL * PANEL, step_floats = panel_rows * RT_STEP;
+    const int64_t turns = (g->batch + g->grid_batch - 1) / g->grid_batch;
+    const int split_k = g->grid_k > 1;
+    int64_t strip0, strip1, step0, step1;
+    rt_share(strips, g->grid_n, at.n, &strip0, &strip1);
+    rt_share(steps, g->grid_k, at.k, &step0, &step1);
+    float *packed = g->workspace + g->at_a + at.batch * 2 * g->size_a;
+    /* Sums: of a block, used again for the next; or of all my strips, until they are added to the others'. */
+    float *sums = g->workspace + g->at_edge + thread * g->size_edge;
+
+    for (int64_t turn = 0; turn < turns; turn++) {
+        const int64_t index = turn * g->grid_batch + at.batch;
+        const int present = index < g->batch;
+        const struct rt_entry e = rt_entry_of(g, present ? index : 0);
+        float *panels = packed + (turn & 1) * g->size_a;
+        if (present) {
+            int64_t from, to;
+            rt_share(steps, team, member, &from, &to);
+            for (int64_t s = from; s < to; s++)
+                pack_step(g, e.a, s * RT_STEP, panels + s * step_floats);
+        }
+        barrier->wait(barrier, thread);
+        for (int64_t j0 = strip0; present && j0 < strip1; j0 += g->block_n) {
+            const int64_t j1 = rt_min(j0 + g->block_n, strip1), col = j0 * RT_NR;
+            const int64_t cols = rt_min(j1 * RT_NR, g->n) - col, whole = cols / RT_NR;
+            float *mine = sums + (split_k ? (j0 - strip0) * STRIP(rows) : 0);
+            memset(mine, 0, (size_t)((j1 - j0) * STRIP(rows)) * sizeof(float));
+            for (int64_t s = step0; s < step1; s++) {
+                const float *b = e.b + s * RT_STEP * g->ld_b + col, *a = panels + s * step_floats;
+                const int64_t depth = rt_min(RT_STEP, k - s * RT_STEP);
+                int64_t done = 0;
+                if (depth == RT_STEP) {
+                    pass(b, g->ld_b, a, mine, rows, cols);
+                    done = whole;
+                }
+                if (done * RT_NR < cols)
+                    pass_at_edge(b + done * RT_NR, g->ld_b, a, mine + done * STRIP(rows), rows, cols - done * RT_NR,
+                                 depth);
+            }
+            for (int64_t j = j0; !split_k && j < j1; j++)
+                rt_finish(g, &e, 0, j * RT_NR, rows, rt_min(RT_NR, g->n - j * RT_NR), mine + (j - j0) * STRIP(rows),
+                          RT_NR, 1, 0);
+        }
+        if (!split_k)
+            continue;
+        barrier->wait(barrier, thread);
+        int64_t from, to;
+        rt_share(strip1 - strip0, g->grid_k, at.k, &from, &to);
+        /* The same columns' sums of the other parts of k lie at the same place of their threads' areas. */
+        const float *first = g->workspace + g->at_edge + (thread - at.k * g->grid_n) * g->size_edge;
+        for (int64_t j = from; present && j < to; j++)
+            rt_finish(g, &e, 0, (strip0 + j) * RT_NR, rows, rt_min(RT_NR, g->n - (strip0 + j) * RT_NR),
+                      first + j * STRIP(rows), RT_NR, g->grid_k, g->grid_n * g->size_edge);
+        barrier->wait(barrier, thread); /* the next entry's sums go where these are read */
+    }
+}
+
+#else
+
+#ifndef RT_NB
+#define RT_NB 4
+#endif
+
+/* Sums of rows x RT_NB dot products over `depth` floats, added to `sums` (vectors, a row's RT_NB side by side). */
+RT_INLINE void dots(const float *a, int64_t ld_a, const float *b, int64_t ld_b, int64_t depth, float *sums,
+                    const int rows, const int cols)
+{
+    vf acc[RT_MR][RT_NB];
+    RT_UNROLL for (int i = 0; i < rows; i++)
+        RT_UNROLL for (int j = 0; j < cols; j++) acc[i][j] = v_load(sums + (i * RT_NB + j) * RT_VL);
+    int64_t p = 0;
+    for (; p + RT_VL <= depth; p += RT_VL) {
+        vf held[RT_NB];
+        RT_UNROLL for (int j = 0; j < cols; j++)
+        {
+            held[j] = v_load(b + j * ld_b + p);
+            rt_keep(held[j]);
+#if RT_PREFETCH
+            rt_fetch(b + j * ld_b + p + RT_PREFETCH);
+#endif
+        }
+        RT_UNROLL for (int i = 0; i < rows; i++)
+        {
+            vf x = v_load(a + i * ld_a + p);
+            rt_keep(x);
+            RT_UNROLL for (int j = 0; j < cols; j++) rt_fma(acc[i][j], x, held[j]);
+        }
+    }
+    if (p < depth) {
+        vf held[RT_NB];
+        float part[RT_VL] = {0};
+        const size_t bytes = (size_t)(depth - p) * sizeof(float);
+        RT_UNROLL for (int j = 0; j < cols; j++)
+        {
+            memcpy(part, b + j * ld_b + p, bytes);
+            held[j] = v_load(part);
+        }
+        RT_UNROLL for (int i = 0; i < rows; i++)
+        {
+            memcpy(part, a + i * ld_a + p, bytes);
+            vf x = v_load(part);
+            RT_UNROLL for (int j = 0; j < cols; j++) rt_fma(acc[i][j], x, held[j]);
+        }
+    }
+    RT_UNROLL for (int i = 0; i < rows; i++)
+        RT_UNROLL for (int j = 0; j < cols; j++) v_store(sums + (i * RT_NB + j) * RT_VL, acc[i][j]);
+}
+
+typedef void (*dots_function)(const float *a, int64_t ld_a, const float *b, int64_t ld_b, int64_t depth, float *sums);
+#define DEFINE_DOTS(rows)                                                                                             \
+    RT_NOINLINE void dots_##rows(const float *a, int64_t ld_a, const float *b, int64_t ld_b, int64_t depth,           \
+                                 float *sums)                                                                         \
+    {                                                                                                                 \
+        dots(a, ld_a, b, ld_b, depth, sums, rows, RT_NB);                                                             \
+    }                                                                                                                 \
+    RT_NOINLINE void one_dot_##rows(const float *a, int64_t ld_a, const float *b, int64_t ld_b, int64_t depth,        \
+                                    float *sums)                                                                      \
+    {                                                                                                                 \
+        dots(a, ld_a, b, ld_b, depth, sums, rows, 1);                                                                 \
+    }
+#define NAME_DOTS(rows) dots_##rows,
+#define NAME_ONE_DOT(rows) one_dot_##rows,
+RT_EACH_ROWS(DEFINE_DOTS)
+static const dots_function dots_of[] = {NULL, RT_EACH_ROWS(NAME_DOTS)};
+static const dots_function one_dot_of[] = {NULL, RT_EACH_ROWS(NAME_ONE_DOT)};
+
+RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrier)
+{
+    const struct rt_gemm *g = args;
+    const struct rt_place at = rt_place_of(g, thread);
+    const int64_t team = threads / g->grid_batch, member = thread % team;
+    const int64_t k = rt_depth(g), groups = (g->n + RT_NB - 1) / RT_NB, vectors = (k + RT_VL - 1) / RT_VL;
+    const int64_t turns = (g->batch + g->grid_batch - 1) / g->grid_batch;
+    const int split_k = g->grid_k > 1;
+    int64_t group0, group1, vector0, vector1;
+    rt_share(groups, g->grid_n, at.n, &group0, &group1);
+    rt_share(vectors, g->grid_k, at.k, &vector0, &vector1);
+    const int64_t p0 = vector0 * RT_VL, p1 = rt_min(k, vector1 * RT_VL);
+    float *packed = g->workspace + g->at_a + at.batch * 2 * g->size_a;
+    float *vectors_of = g->workspace + g->at_edge + thread * g->size_edge; /* m x RT_NB sums, as vectors */
+    float *partial = g->workspace + g->at_partial + at.batch * g->grid_k * g->size_partial;
+    const int64_t pitch = groups * RT_NB; /* of partial, which holds whole results, k part by k part */
+
+    for (int64_t turn = 0; turn < turns; turn++) {
+        const int64_t index = turn * g->grid_batch + at.batch;
+        const int present = index < g->batch;
+        const struct rt_entry e = rt_entry_of(g, present ? index : 0);
+        const float *a = e.a;
+        int64_t ld_a = g->ld_a, from, to;
+        if (RT_A_KM) {
+            float *rows = packed + (turn & 1) * g->size_a;
+            rt_share(g->m, team, member, &from, &to);
+            if (present && k)
+                rt_pack(e.a + from, g->ld_a, 1, to - from, k, k, rows + from * k);
+            barrier->wait(barrier, thread);
+            a = rows, ld_a = k;
+        }
+        float *mine = partial + at.k * g->size_partial;
+        for (int64_t j = group0; present && j < group1; j++) {
+            const int64_t col = j * RT_NB, cols = rt_min(RT_NB, g->n - col);
+            memset(vectors_of, 0, (size_t)(g->m * RT_NB * RT_VL) * sizeof(float));
+            for (int64_t p = p0; p < p1; p += g->block_k) {
+                const int64_t depth = rt_min(g->block_k, p1 - p);
+                for (int64_t i = 0; i < g->m; i += RT_MR) {
+                    const int64_t rows = rt_min(RT_MR, g->m - i);
+                    const float *x = a + i * ld_a + p, *y = e.b + col * g->ld_b + p;
+                    float *s = vectors_of + i * RT_NB * RT_VL;
+                    if (cols == RT_NB)
+                        dots_of[rows](x, ld_a, y, g->ld_b, depth, s);
+                    else
+                        for (int64_t c = 0; c < cols; c++)
+                            one_dot_of[rows](x, ld_a, y + c * g->ld_b, g->ld_b, depth, s + c * RT_VL);
+                }
+            }
+            for (int64_t i = 0; i < g->m; i++)
+                for (int64_t c = 0; c < RT_NB; c++)
+                    mine[i * pitch + col + c] = v_sum(v_load(vectors_of + (i * RT_NB + c) * RT_VL));
+        }
+        if (split_k) {
+            barrier->wait(barrier, thread);
+            rt_share(g->m, team, member, &from, &to);
+            if (present)
+                rt_finish(g, &e, from, 0, to - from, g->n, partial + from * pitch, pitch, g->grid_k, g->size_partial);
+            barrier->wait(barrier, thread);
+        } else if (present) {
+            const int64_t col = group0 * RT_NB, end = rt_min(group1 * RT_NB, g->n);
+            rt_finish(g, &e, 0, col, g->m, rt_max(0, end - col), mine + col, pitch, 1, 0);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,61 @@
+"""Family gemm_x86: GEMM in f32 on x86 CPUs with AVX2 or AVX-512. What are its parts?
+
+gemm_x86_shape.py   the kernel's view of a problem, and what is refused
+gemm_x86_space.py   parameters and legality
+gemm_x86_starts.py  default schedule and other good starts
+gemm_x86_cost.py    cost model
+gemm_x86_plan.py    what is compiled, and the LaunchPlan
+"""
+
+from __future__ import annotations
+
+from rooftile.plan import LaunchPlan
+from rooftile.problem import Problem
+
+from search_space.device import Device
+from search_space.family import BuildSpec, Estimate, Family, Parameter
+from search_space.plan import gemm_x86_cost, gemm_x86_plan, gemm_x86_shape, gemm_x86_space, gemm_x86_starts
+from search_space.schedule import Schedule
+from search_space.violation import Violation
+
+
+class GemmX86:
+    """See search_space.family.Family for what each method answers."""
+
+    name = gemm_x86_space.NAME
+    version = 1
+
+    def supports(self, problem: Problem, arch_name: str) -> list[Violation]:
+        """Why not; empty: it can."""
+        return gemm_x86_shape.unsupported(problem, arch_name)
+
+    def parameters(self, problem: Problem, device: Device) -> tuple[Parameter, ...]:
+        """The space's dimensions."""
+        return gemm_x86_space.parameters(problem, device)
+
+    def check(self, problem: Problem, device: Device, schedule: Schedule) -> list[Violation]:
+        """Why a schedule is not legal."""
+        return gemm_x86_space.check(problem, device, schedule)
+
+    def default(self, problem: Problem, device: Device) -> Schedule:
+        """The schedule where nothing was tuned."""
+        return gemm_x86_starts.default(problem, device)
+
+    def candidates(self, problem: Problem, device: Device) -> list[Schedule]:
+        """Good starts, the default first."""
+        return gemm_x86_starts.candidates(problem, device)
+
+    def predict(self, problem: Problem, device: Device, schedule: Schedule) -> Estimate:
+        """The cost model's expectation."""
+        return gemm_x86_cost.predict(problem, device, schedule)
+
+    def build(self, problem: Problem, device: Device, schedule: Schedule) -> BuildSpec:
+        """What to compile."""
+        return gemm_x86_plan.build(problem, device, schedule)
+
+    def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
+        """How to run it."""
+        return gemm_x86_plan.plan(problem, device, schedule)
+
+
+FAMILY: Family = GemmX86()
