@@ -140,6 +140,7 @@ def _best(
         title=row.title,
         device=row.device_key,
         trial_id=trial.id,
+        trial_number=trial.number,
         time_us=time_us,
         baseline_time_us=baseline,
         speedup=baseline / time_us if baseline is not None else None,

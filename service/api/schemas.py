@@ -43,6 +43,7 @@ class BestOfJob(Model):
     title: str
     device: str | None
     trial_id: int
+    trial_number: int
     time_us: float
     baseline_time_us: float | None
     speedup: float | None

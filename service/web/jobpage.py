@@ -14,7 +14,7 @@ from service.api import jobview, schemas
 from service.api.auth import Principal
 from service.api.routes.trials import page_of_trials
 from service.store import devices, trials
-from service.store.enums import JobReason, JobState, TrialReason, TrialState, Word
+from service.store.enums import JobProblemReason, JobReason, JobState, TrialReason, TrialState, Word
 from service.store.records import JobRecord
 from service.web import roof, svg, units, views
 from service.web.views import Pager
@@ -74,6 +74,8 @@ def context(s: Session, job: JobRecord, choice: Choice, principal: Principal) ->
             if table.next_page_token
             else None,
         ),
+        "budget": budget_text(shown.budget),
+        "problem_reason_docs": {str(reason): reason.doc for reason in JobProblemReason},
         "policy": views.policy_text(shown.policy),
         "trial_states": [str(state) for state in TrialState],
         "reason_docs": {str(reason): reason.doc for reason in TrialReason},
@@ -81,6 +83,18 @@ def context(s: Session, job: JobRecord, choice: Choice, principal: Principal) ->
 
 
 _OPEN = ("proposed", "compiled", "measuring")
+
+
+def budget_text(budget: schemas.Budget) -> str:
+    """The limits that a job has."""
+    parts = []
+    if budget.trials is not None:
+        parts.append(f"{units.count(budget.trials)} trials")
+    if budget.seconds is not None:
+        parts.append(units.seconds(budget.seconds))
+    if budget.device_seconds is not None:
+        parts.append(f"{units.seconds(budget.device_seconds)} of the device")
+    return ", ".join(parts) or "none"
 
 
 def _default_problem(job: schemas.Job) -> schemas.JobProblem | None:
@@ -135,7 +149,7 @@ def _chart(s: Session, chosen: schemas.JobProblem | None) -> dict[str, Any] | No
     baseline = None if chosen.best is None else chosen.best.baseline_time_us
     steps = svg.best_steps(dots)
     return {
-        "wide": svg.convergence(dots, baseline, width=860, height=250),
+        "wide": svg.convergence(dots, baseline, width=700, height=270),
         "narrow": svg.convergence(dots, baseline, width=360, height=230),
         "steps": [
             {

@@ -17,7 +17,7 @@ from service.api.routes.trials import ORDERS, trial_detail
 from service.api.state import state_of
 from service.jobs import control
 from service.store import devices
-from service.store.enums import JobState, Scope, TrialReason, TrialState
+from service.store.enums import JobReason, JobState, Scope, TrialReason, TrialState
 from service.web import jobpage, roof, views
 from service.web.guard import Viewer
 from service.web.templates_env import page
@@ -74,6 +74,7 @@ def job_list(request: Request, viewer: Viewer, state: Text = None, page_token: T
         state=wanted,
         states=names,
         policy_text=views.policy_text,
+        reason_docs={str(reason): reason.doc for reason in JobReason},
         page=views.Pager(
             first=(f"/jobs?{suffix}".rstrip("?&") if page_token else None),
             next=f"/jobs?{suffix}page_token={found.next_page_token}" if found.next_page_token else None,
@@ -150,7 +151,8 @@ def trial(request: Request, viewer: Viewer, trial_id: str) -> Response:
         shown = trial_detail(s, row_id(trial_id, "trial"))
         device = None if shown.device is None else devices.get(s, shown.device)
     problem = parse_problem(shown.problem)
-    measured = shown.measurements[-1] if shown.measurements else None
+    # The trial's own measurement; later ones are of races it was in.
+    measured = shown.measurements[0] if shown.measurements else None
     cache = str(measured.policy.get("cache", "cold")) if measured else "cold"
     reached = roof.share(problem, shown.time_us, None if device is None else device.roof, cache)
     rate, other = views.rates(problem, shown.time_us, reached.kind)

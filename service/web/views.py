@@ -55,6 +55,8 @@ class BestRow:
     """One served configuration."""
 
     title: str
+    details: str
+    """What follows op and sizes in the title: dtype, layouts, epilogue."""
     problem_key: str
     device_key: str
     device_name: str
@@ -106,8 +108,9 @@ def best_page(
 
 def matches(row: BestRow, text: str) -> bool:
     """Every word stands somewhere in the row."""
-    shown = f"{row.title} {row.device_name} {row.device_key} {row.schedule} {row.policy} {row.problem_key}"
-    return all(word in shown.lower() for word in text.lower().split())
+    device = f"{row.device_name} {row.device_key} {row.policy}"
+    shown = f"{row.title} {row.details} {device} {row.schedule} {row.problem_key}".lower()
+    return all(word in shown for word in text.lower().split())
 
 
 def best_row(release: ReleaseRecord, device: DeviceRecord | None) -> BestRow:
@@ -116,9 +119,11 @@ def best_row(release: ReleaseRecord, device: DeviceRecord | None) -> BestRow:
     reached = roof.share(problem, release.time_us, None if device is None else device.roof, cache)
     rate, other = rates(problem, release.time_us, reached.kind)
     won = release.winner is Winner.TRIAL
+    words = release.title.split()
     gain = release.baseline_time_us / release.time_us if release.baseline_time_us and won else None
     return BestRow(
-        title=release.title,
+        title=" ".join(words[:2]),
+        details=" ".join(words[2:]),
         problem_key=release.problem_key,
         device_key=release.device_key,
         device_name=release.device_key if device is None else device.name,

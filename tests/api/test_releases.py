@@ -223,7 +223,7 @@ def test_archs_and_devices(client: TestClient, seed: Any) -> None:
     assert "gemm_sm90" in archs["sm_90a"]["note"]
     device = client.get("/v1/devices").json()["devices"][0]
     assert (device["key"], device["connected"]) == (CPU, True)
-    assert device["roof"] == {"gflops": 900.0, "read_gbps": 80.0}
+    assert device["roof"] == {"gflops": 1250.0, "read_gbps": 180.0}
 
 
 @pytest.mark.parametrize("reason", list(TrialReason)[:3])

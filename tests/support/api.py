@@ -157,7 +157,7 @@ class Seed:
         with self.database.begin() as s:
             devices.upsert(s, DeviceRecord(key=key, name=name, kind=kind, arch=arch))
             if roof:
-                devices.set_roof(s, key, {"gflops": 900.0, "read_gbps": 80.0})
+                devices.set_roof(s, key, {"gflops": 1250.0, "read_gbps": 180.0})
             if alive:
                 workers.heartbeat(
                     s, f"measure-{key}", WorkerKind.MEASURE, "host", 1, key, WorkerState.IDLE, {}
