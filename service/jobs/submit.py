@@ -25,7 +25,7 @@ from service.jobs.target import (
 )
 from service.store import devices, jobs
 from service.store.database import Database
-from service.store.enums import JobReason, JobState
+from service.store.enums import DeviceState, JobReason, JobState
 from service.store.records import DeviceRecord, JobRecord, NewJob, NewJobProblem, ProblemRecord
 
 DEFAULT_TRIALS = 64
@@ -123,6 +123,9 @@ def _first_state(
         row = None if spot.device_key is None else rows.get(spot.device_key)
         if spot.device_key is None or (row is not None and row.connected):
             return JobState.QUEUED, None
+    found = [rows.get(spot.device_key or "") for _, spot in busy]
+    if all(row is not None and row.state is DeviceState.OUT_OF_SERVICE for row in found):
+        return JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE
     return JobState.WAITING, JobReason.NO_DEVICE
 
 

@@ -22,9 +22,9 @@ from service.store.enums import ProposalSource
 
 RANDOM_SHARE = 0.05
 BASES = 3
-# Candidates: a bigger batch pays for a bigger pool.
-AROUND_EACH, AROUND_MORE = 20, 20
-BY_CHANCE, CHANCE_MORE = 8, 10
+# Candidates: a bigger batch pays for a bigger pool, up to this.
+AROUND_EACH, AROUND_MORE, AROUND_MOST = 20, 20, 100
+BY_CHANCE, CHANCE_MORE, CHANCE_MOST = 8, 10, 48
 BY_MODEL = 8
 
 Values = dict[str, Value]
@@ -108,10 +108,11 @@ def _pool(
         asking.note(codes)
     for base in bases:
         near = ground.around(base, rng)
-        pool.add(near, ProposalSource.NEIGHBOUR, AROUND_EACH + AROUND_MORE * count)
+        most = min(AROUND_EACH + AROUND_MORE * count, AROUND_MOST)
+        pool.add(near, ProposalSource.NEIGHBOUR, most)
     pool.add(family.ranked(), ProposalSource.COST_MODEL, BY_MODEL)
-    drawn = _drawn(family, batch, BY_CHANCE + CHANCE_MORE * count)
-    pool.add(drawn, ProposalSource.RANDOM, BY_CHANCE + CHANCE_MORE * count)
+    most = min(BY_CHANCE + CHANCE_MORE * count, CHANCE_MOST)
+    pool.add(_drawn(family, batch, most), ProposalSource.RANDOM, most)
     return pool
 
 

@@ -19,8 +19,17 @@ def toy_family() -> Iterator[ToyFamily]:
 
 
 @pytest.fixture
-def hands(database: Database) -> Hands:
-    """Workers for the one connected device."""
+def hands(sqlite_url: str) -> Iterator[Hands]:
+    """Workers for the one connected device, on SQLite: enough where only what is decided matters."""
+    database = Database(sqlite_url, name="rooftile-test")
+    connect(database)
+    yield Hands(database)
+    database.close()
+
+
+@pytest.fixture
+def both(database: Database) -> Hands:
+    """As `hands`, on each database in turn."""
     connect(database)
     return Hands(database)
 

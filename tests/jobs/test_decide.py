@@ -14,7 +14,9 @@ from service.store.records import EntrantResult, MeasurementRecord
 NOISE = {"relative": 0.02}
 
 
-def runner(trial_id: int, time_us: float, role: EntrantRole = EntrantRole.FINALIST, **changes: Any) -> EntrantResult:
+def runner(
+    trial_id: int, time_us: float, role: EntrantRole = EntrantRole.FINALIST, **changes: Any
+) -> EntrantResult:
     record = measurement(time_us, contended=changes.get("contended", False))
     if "rounds" in changes:
         record = MeasurementRecord(
@@ -114,7 +116,7 @@ def test_where_the_vendor_is_served_it_stays_until_beaten_beyond_the_noise() -> 
 
 
 def test_a_tie_that_the_vendor_beats_is_not_chosen() -> None:
-    """The best ties with the vendor; the one with less workspace ties with the best but not with the vendor."""
+    """The best ties with the vendor; the one with less workspace ties with the best only."""
     known = facts(1, 2, workspace={1: 100, 2: 0})
     got = result(runner(1, 100.0), runner(2, 101.9), baseline(99.0), known=known)
     assert got.trial_id == 1

@@ -139,5 +139,7 @@ def test_the_nearest_name_is_offered() -> None:
         (None, [1, 1], [None, None]),
     ],
 )
-def test_trials_are_shared_by_weight(total: int | None, weights: list[float], shares: list[int | None]) -> None:
+def test_trials_are_shared_by_weight(
+    total: int | None, weights: list[float], shares: list[int | None]
+) -> None:
     assert share_trials(total, weights) == shares

@@ -14,7 +14,14 @@ from service.jobs import target
 from service.jobs.submit import submit
 from service.store import devices, events, jobs, trials, workers
 from service.store.database import Database
-from service.store.enums import JobProblemReason, JobProblemState, JobReason, JobState, WorkerKind, WorkerState
+from service.store.enums import (
+    JobProblemReason,
+    JobProblemState,
+    JobReason,
+    JobState,
+    WorkerKind,
+    WorkerState,
+)
 from service.store.records import DeviceRecord, JobRecord
 
 PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
@@ -213,8 +220,8 @@ def test_no_family_says_why(database: Database) -> None:
 
 def test_a_problem_that_no_memory_can_hold_is_refused(database: Database) -> None:
     with database.begin() as s:
-        data = {"memory_bytes": 2**20}
-        devices.upsert(s, DeviceRecord(key=OTHER_DEVICE, name="small", kind="cpu", arch="x86-64-v3", data=data))
+        small = DeviceRecord(OTHER_DEVICE, "small", "cpu", "x86-64-v3", data={"memory_bytes": 2**20})
+        devices.upsert(s, small)
     error = refused(database, problem={**PROBLEM, "n": 2**20}, target={"device": OTHER_DEVICE})
     assert error.field == "problem.n"
     here = local_cpu().key
