@@ -19,14 +19,6 @@ from service.store import migrate
 from service.store.database import Database
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # pytest-alembic 0.13 binds itself to this file and then ends the collection with an AttributeError
-    # under pytest 9; tests/store/test_migrate.py tests what it would
-    plugin = config.pluginmanager.get_plugin("pytest_alembic")
-    if plugin is not None:
-        config.pluginmanager.unregister(plugin)
-
-
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
     try:
