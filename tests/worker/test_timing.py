@@ -134,7 +134,7 @@ def test_what_counts_as_disturbed() -> None:
 def test_rotation_is_at_least_twice_the_cache_with_a_floor() -> None:
     cold, warm = Policy.parse({"cache": "cold"}), Policy.parse({"cache": "warm"})
     free = 64 << 30
-    for set_bytes, llc in ((1 << 20, 32 << 20), (67 << 20, 32 << 20), (300 << 20, 1 << 20), (1 << 22, None)):
+    for set_bytes, llc in ((4 << 20, 32 << 20), (67 << 20, 32 << 20), (300 << 20, 1 << 20), (1 << 22, None)):
         turns = rotation(cold, set_bytes, llc, free)
         assert turns.sets >= 2
         assert turns.sets * set_bytes >= max(FLOOR_BYTES, 2 * (llc or 0))

@@ -35,6 +35,7 @@ from worker.verify.checks import (
     check_case,
     new_workspace,
     skip_reason,
+    workspace_bytes,
 )
 from worker.verify.poison import words
 from worker.verify.prepared import PreparedCase
@@ -162,8 +163,7 @@ class Candidate:
         """Outputs for every set of buffers, poisoned, and one workspace, as a program would have it."""
         sets = self.data.sets
         regions: list[Region] = []
-        names = {**sets[0].case.names(), "threads": self.pool.threads, "sm_count": 0}
-        size = self.kernel.plan.concrete(names).workspace_bytes
+        size = workspace_bytes(self.kernel, sets[0].case)
         if size:
             self._workspace = new_workspace(size, "start")
         for prepared in sets:

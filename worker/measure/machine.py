@@ -12,8 +12,8 @@ from typing import Any
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 # Of the CPU time a chunk of samples could use, the part that may go to waiting for a CPU. A neighbour that
-# takes turns with one of two threads costs 25 %; kernel threads cost a few tenths of a percent.
-MOST_WAIT_SHARE = 0.02
+# takes turns with one of two threads costs 25 %; kernel threads and our own sweeps of the database 1 or 2 %.
+MOST_WAIT_SHARE = 0.05
 # Of the machine's time: stolen by the hypervisor, used by processes that are not ours.
 MOST_STEAL_SHARE = 0.03
 MOST_OTHERS_SHARE = 0.10

@@ -9,8 +9,9 @@ from typing import Any
 # Rotating buffers hold at least twice the last-level cache, and never less than this (AT-23: a machine, or a
 # hypervisor, may report a smaller cache than there is).
 FLOOR_BYTES = 64 << 20
-# Kernels so small that even this many sets do not fill the cache have it flushed between rounds instead.
-MOST_SETS = 96
+# Kernels so small that even this many sets do not fill the cache have it flushed between rounds instead: some
+# 5 ms a round, where binding a kernel to each set of hundreds would cost every trial more.
+MOST_SETS = 32
 
 
 @dataclass(frozen=True)

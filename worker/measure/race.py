@@ -28,10 +28,16 @@ from worker.measure.statistics import impossible, median, quantile, relative_hal
 
 BUDGET_S = 6.0
 LEAST_ROUNDS = 7
+# However slow everything is (a machine busy with other work), so many budgets later it is over, ...
+MOST_BUDGETS = 2.0
+# ... with as many rounds as there are, if they are at least these.
+FEWEST_ROUNDS = 3
 MOST_ROUNDS = 40
 ENOUGH_ROUNDS = 12
 TARGET_HALFWIDTH = 0.004
 RETRIES = 3
+# Turns that stayed disturbed after all retries: from then on nothing is retried, the machine is busy.
+GIVE_UP_AFTER = 3
 # Noise of a race whose twin did not run: what a busy VM showed at its worst.
 CAUTIOUS_NOISE = 0.05
 LEAST_NOISE = 0.005
@@ -165,7 +171,8 @@ def _rounds(lanes: Sequence[Lane], seed: int, wanted: int | None, budget_s: floa
         turn = [lane for lane in lanes if lane.running]
         order.shuffle(turn)
         for lane in turn:
-            _turn(lane)
+            given_up = sum(one.disturbed_rounds for one in lanes) >= GIVE_UP_AFTER
+            _turn(lane, 0 if given_up else RETRIES)
         done += 1
         for lane in lanes:
             while len(lane.rounds) < done:
@@ -177,23 +184,25 @@ def _rounds(lanes: Sequence[Lane], seed: int, wanted: int | None, budget_s: floa
         spent = time.monotonic() - started
         if done >= MOST_ROUNDS or (done >= LEAST_ROUNDS and spent > budget_s):
             break
+        if done >= FEWEST_ROUNDS and spent > MOST_BUDGETS * budget_s:
+            break
         if done >= ENOUGH_ROUNDS and _steady(lanes):
             break
     return done
 
 
-def _turn(lane: Lane) -> None:
+def _turn(lane: Lane, retries: int) -> None:
     samples = burst_samples(lane.estimate_us, lane.batch)
     limit_s = 10.0 + 60.0 * lane.estimate_us * 1e-6 * lane.batch * samples
     last: dict[str, Any] = {}
-    for attempt in range(RETRIES + 1):
+    for attempt in range(retries + 1):
         answer = _ask(
             lane, lambda process: process.ask({"op": "burst", "samples": samples}, limit_s), "burst"
         )
         if answer is None:
             return
         last = answer
-        if answer["disturbed"] is None or attempt == RETRIES or lane.disturbed_rounds > RETRIES:
+        if answer["disturbed"] is None or attempt == retries:
             break
     values = [float(value) for value in last["samples_us"]]
     if last["disturbed"] is not None:

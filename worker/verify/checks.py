@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rooftile.launch.operands import numpy_dtype
 from rooftile.launch.x86 import X86Kernel
+from rooftile.plan import evaluate
 from rooftile.problem import operand_dtype
 
 from worker.verify.arena import HUGE_PAGE_BYTES, GuardedBuffer, Region
@@ -205,6 +206,13 @@ def plan_names(kernel: X86Kernel, case: Case) -> dict[str, int]:
     return {**case.names(), "threads": kernel.pool.threads, "sm_count": 0}
 
 
+def workspace_bytes(kernel: X86Kernel, case: Case) -> int:
+    """Scratch memory that the plan wants for a case."""
+    if 0 in (case.problem.m, case.problem.n):
+        return 0  # nothing is launched
+    return evaluate(kernel.plan.workspace.bytes, plan_names(kernel, case))
+
+
 def _not_bound() -> None:
     raise RuntimeError("a target was run before it was bound")
 
@@ -237,9 +245,7 @@ def check_case(
     reason = skip_reason(kernel, prepared)
     if reason is not None:
         return CheckResult(case, True, None, None, None, bound, skipped=reason)
-    size = 0
-    if 0 not in (case.problem.m, case.problem.n):
-        size = kernel.plan.concrete(plan_names(kernel, case)).workspace_bytes
+    size = workspace_bytes(kernel, case)
     target = Target(prepared, announce, new_workspace(size) if size else None)
     bind_kernel(kernel, target)
     try:

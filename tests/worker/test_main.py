@@ -1,0 +1,152 @@
+"""Do the workers as processes do a job's work, stop when told, and say why they cannot start?"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rooftile.device import local_cpu
+from rooftile.problem import Gemm
+
+from search_space.device import local_device
+from search_space.registry import get_family
+from service.paths import device_lock_path, open_lock_file
+from service.store import devices, jobs, migrate, trials, workers
+from service.store.database import Database
+from service.store.enums import JobProblemState, JobState, ProposalSource, TrialState
+from service.store.records import NewJob, NewJobProblem, NewTrial, ProblemRecord
+
+PROBLEM = Gemm(4, 96, 96, "f32")
+
+
+@pytest.fixture
+def free_device() -> None:
+    """A worker of somebody else on this host (another checkout's tests) owns the device: wait for it to end."""
+    descriptor = open_lock_file(device_lock_path(local_cpu().key))
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.close(descriptor)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROOFTILE_")}
+    return kept | {
+        "ROOFTILE_HOME": str(tmp_path / "home"),
+        "ROOFTILE_DATABASE_URL": f"sqlite:///{tmp_path}/r.db",
+    }
+
+
+@pytest.fixture
+def store(environment: dict[str, str]) -> Iterator[Database]:
+    url = environment["ROOFTILE_DATABASE_URL"]
+    migrate.upgrade(url)
+    database = Database(url)
+    yield database
+    database.close()
+
+
+def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "worker", *words], env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(what: str, condition: object, seconds: float = 40.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():  # type: ignore[operator]
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def propose(store: Database) -> tuple[int, int]:
+    device, family = local_device(), get_family("gemm_x86")
+    problem = ProblemRecord(
+        PROBLEM.key, PROBLEM.layer().key, "gemm", PROBLEM.title(), PROBLEM.to_json(), "f32"
+    )
+    schedule = family.default(PROBLEM, device)
+    with store.begin() as s:
+        new = NewJobProblem(problem, device.key, device.arch.name)
+        policy = {"cache": "cold", "launch": "eager"}
+        job, _ = jobs.create(s, NewJob({}, {"device": device.key}, policy, "cold-eager", [new]))
+        jobs.move(s, job.id, JobState.RUNNING)
+        row = jobs.problems(s, job.id)[0]
+        jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
+        (trial,) = trials.propose(
+            s, row.id, [NewTrial(schedule.to_json(), schedule.key, family.name, ProposalSource.DEFAULT)]
+        )
+    return job.id, trial.id
+
+
+@pytest.mark.usefixtures("free_device")
+def test_a_trial_goes_through_both_processes_and_survives_a_kill(
+    store: Database, environment: dict[str, str]
+) -> None:
+    measuring = start(environment, "measure", "--device", "auto")
+    compiling = start(environment, "compile", "--jobs", "1")
+    running = [measuring, compiling]
+    try:
+
+        def registered() -> bool:
+            with store.read() as s:
+                return bool(devices.connected(s)) and len(workers.alive(s)) == 2
+
+        wait_for("both workers report", registered)
+        with store.read() as s:
+            record = devices.get(s, local_cpu().key)
+        assert record is not None
+        assert record.roof is not None
+        assert record.roof["gflops"] > 0
+        # A worker that is killed loses nothing: the next one owns the device at once.
+        measuring.kill()
+        measuring.wait()
+        _, trial_id = propose(store)
+        measuring = start(environment, "measure", "--device", local_cpu().key)
+        running.append(measuring)
+
+        def ended() -> bool:
+            with store.read() as s:
+                row = trials.get(s, trial_id)
+            return row is not None and row.finished_at is not None
+
+        wait_for("the trial ends", ended)
+        with store.read() as s:
+            row = trials.get(s, trial_id)
+        assert row is not None
+        assert (row.state, row.reason) == (TrialState.MEASURED, None)
+        for process in (measuring, compiling):
+            process.send_signal(signal.SIGTERM)
+        for process in (measuring, compiling):
+            assert process.wait(10.0) == 0
+        with store.read() as s:
+            assert all(row.pid not in (measuring.pid, compiling.pid) for row in workers.listing(s))
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def said(process: subprocess.Popen[str], seconds: float = 40.0) -> str:
+    _, text = process.communicate(timeout=seconds)
+    assert process.returncode == 1
+    assert "Traceback" not in text
+    return text
+
+
+def test_why_a_worker_cannot_start_is_one_sentence(store: Database, environment: dict[str, str]) -> None:
+    text = said(start({**environment, "CC": "no-such-compiler"}, "compile"))
+    assert "no-such-compiler" in text
+    assert len(text.strip().splitlines()) == 1
+    text = said(start(environment, "measure", "--device", "cpu-test-1-1-1c-x86-64-v3"))
+    assert local_cpu().key in text
+    assert len(text.strip().splitlines()) == 1
+    text = said(start({**environment, "ROOFTILE_DATABASE_URL": "sqlite:////nowhere/at/all.db"}, "compile"))
+    assert len(text.strip().splitlines()) == 1
