@@ -24,7 +24,7 @@ BODY = {"problem": gemm(), "device": CPU, "budget": {"trials": 60}}
 @both
 def test_a_job_from_request_to_release(client: TestClient, seed: Any) -> None:
     seed.device()
-    created = client.post("/v1/jobs", json=BODY, headers={"Idempotency-Key": "µ".encode().hex()}).json()
+    created = client.post("/v1/jobs", json=BODY, headers={"Idempotency-Key": "one"}).json()
     job = seed.job(BODY)
     assert job.id == created["id"]
     row = seed.start(job)[0]
@@ -44,9 +44,7 @@ def test_a_job_from_request_to_release(client: TestClient, seed: Any) -> None:
     assert [r["release_id"] for r in told["releases"]] == [release.id]
     assert client.post(f"/v1/releases/{release.id}:withdraw").json()["change_id"] > told["after"]
     stream = client.get(f"/v1/jobs/{job.id}/events").text
-    assert stream.rstrip().endswith(f'data: {{"job_id": {job.id}}}\nid: {shown["last_event_id"] + 1}') or (
-        "event: end" in stream
-    )
+    assert "event: end" in stream
     assert (
         client.post("/v1/demand", json={"misses": [{"problem": gemm(2), "device": CPU}]}).status_code == 202
     )
