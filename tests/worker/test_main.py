@@ -28,7 +28,7 @@ PROBLEM = Gemm(4, 96, 96, "f32")
 
 @pytest.fixture
 def free_device() -> None:
-    """A worker of somebody else on this host (another checkout's tests) owns the device: wait for it to end."""
+    """Another worker on this host may own the device (tests of another checkout): wait for its end."""
     descriptor = open_lock_file(device_lock_path(local_cpu().key))
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.close(descriptor)

@@ -7,9 +7,9 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 from service.errors import CompilerMissingError
 
@@ -61,8 +61,10 @@ def _find(wanted: str | None) -> Compiler:
         compiler = _identify((name,))
         if compiler is not None:
             return compiler
-    if importlib.util.find_spec("ziglang") is not None:
-        compiler = _identify((sys.executable, "-m", "ziglang", "cc"))
+    wheel = importlib.util.find_spec("ziglang")
+    if wheel is not None and wheel.origin is not None:
+        # The program itself: `python -m ziglang` would cost a Python start for each compile.
+        compiler = _identify((str(Path(wheel.origin).parent / "zig"), "cc"))
         if compiler is not None:
             return compiler
     raise CompilerMissingError(f"No C compiler was found: {_HOW_TO_GET_ONE}.")
@@ -73,7 +75,7 @@ def _identify(command: tuple[str, ...]) -> Compiler | None:
     if text is None:
         return None
     first = text.strip().splitlines()[0] if text.strip() else ""
-    if "ziglang" in command or command[-2:] == ("zig", "cc"):
+    if len(command) > 1 and command[-1] == "cc" and Path(command[-2]).name in ("zig", "ziglang"):
         zig = _ask(command[:-1], "version")
         return Compiler(command, "zig", f"{(zig or '').strip()} {first}".strip(), "zig", "x86_64-linux-gnu")
     if "clang" in first:
