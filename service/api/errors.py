@@ -9,6 +9,7 @@
     ├── TooLargeError      413   the body is over the limit
     ├── WrongMediaError    415   the body is not application/json
     ├── BadFieldError      422   one field has a value that is not allowed
+    ├── TooManyError       429   the token has as many open jobs as it may have
     └── UnavailableError   503   the database does not answer
 
 FieldError of the client library (rooftile.errors) becomes BadFieldError where it crosses the edge.
@@ -100,6 +101,10 @@ class WrongMediaError(ApiError):
 
 class BadFieldError(ApiError):
     status, slug = 422, "bad-field"
+
+
+class TooManyError(ApiError):
+    status, slug = 429, "too-many"
 
 
 class UnavailableError(ApiError):

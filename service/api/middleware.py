@@ -54,7 +54,8 @@ class SecurityHeaders:
 
 
 class Overload:
-    """503 at once when more requests are under way than could be answered soon; streams do not count."""
+    """503 at once when more requests are under way than could be answered soon. Streams do not count, and
+    /healthz is always answered."""
 
     def __init__(self, app: ASGIApp, most: int = 256) -> None:
         self.app = app
@@ -62,7 +63,7 @@ class Overload:
         self.under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith("/events"):
+        if scope["type"] != "http" or scope["path"].endswith(("/events", "/healthz")):
             await self.app(scope, receive, send)
             return
         if self.under_way >= self.most:

@@ -15,7 +15,7 @@ from service.api.routes.jobs import existing, page_of_jobs, steer
 from service.api.routes.params import one_of, plain, row_id
 from service.api.routes.trials import ORDERS, trial_detail
 from service.api.state import state_of
-from service.jobs import control
+from service.jobs.control import cancel, pause, resume
 from service.store import devices
 from service.store.enums import JobReason, JobState, Scope, TrialReason, TrialState
 from service.web import jobpage, roof, views
@@ -25,7 +25,7 @@ from service.web.templates_env import page
 router = APIRouter(include_in_schema=False)
 
 Text = Annotated[str | None, Query(max_length=512)]
-_MOVES = {"cancel": control.cancel, "pause": control.pause, "resume": control.resume}
+_MOVES = {"cancel": cancel, "pause": pause, "resume": resume}
 
 
 @router.get("/")

@@ -55,15 +55,15 @@ BAD_PROBLEMS = [
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/best", "/v1/demand"])
-@pytest.mark.parametrize(("given", "field"), BAD_PROBLEMS)
-def test_a_wrong_problem_is_refused_by_field(client: TestClient, path: str, given: Any, field: str) -> None:
-    body: dict[str, Any] = {"problem": given, "device": CPU}
-    prefix = "problem"
-    if path == "/v1/demand":
-        body, prefix = {"misses": [body]}, "misses[0].problem"
-    document = problem(client.post(path, json=body), 422)
-    assert document["field"] == (f"{prefix}.{field}" if field else prefix)
-    assert document["allowed"]
+def test_a_wrong_problem_is_refused_by_field(client: TestClient, path: str) -> None:
+    for given, field in BAD_PROBLEMS:
+        body: dict[str, Any] = {"problem": given, "device": CPU}
+        prefix = "problem"
+        if path == "/v1/demand":
+            body, prefix = {"misses": [body]}, "misses[0].problem"
+        document = problem(client.post(path, json=body), 422)
+        assert document["field"] == (f"{prefix}.{field}" if field else prefix), given
+        assert document["allowed"], given
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/best"])

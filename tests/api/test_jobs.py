@@ -172,6 +172,23 @@ def test_a_submit_token_steers_its_own_jobs_only(
     assert reader.get("/v1/jobs").status_code == 200
 
 
+def test_a_token_has_only_so_many_open_jobs(
+    client: TestClient, seed: Any, as_token: Callable[[str], TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.api.routes.jobs.MOST_OPEN_JOBS", 2)
+    seed.device()
+    mine = as_token(seed.token(Scope.SUBMIT))
+    ids = [mine.post("/v1/jobs", json={**BODY, "seed": n}).json()["id"] for n in range(2)]
+    refused = mine.post("/v1/jobs", json={**BODY, "seed": 9})
+    assert problem(refused, 429)["allowed"] == {"open_jobs": 2}
+    assert [job["id"] for job in client.get("/v1/jobs").json()["jobs"]] == ids[::-1]
+    assert mine.post("/v1/jobs", json={**BODY, "seed": 1}).json()["id"] == ids[1]
+    mine.post(f"/v1/jobs/{ids[0]}:cancel")
+    assert mine.post("/v1/jobs", json={**BODY, "seed": 9}).status_code == 202
+    for n in range(3):
+        assert client.post("/v1/jobs", json={**BODY, "seed": 20 + n}).status_code == 202
+
+
 @pytest.mark.parametrize("order", ["oldest", "newest", "fastest"])
 def test_trials_come_in_pages_in_each_order(client: TestClient, seed: Any, order: str) -> None:
     seed.device()

@@ -15,12 +15,18 @@ from starlette.responses import Response, StreamingResponse
 from service.api import events, jobview, pages, schemas
 from service.api.auth import Principal, needs
 from service.api.body import json_object
-from service.api.errors import BadFieldError, ConflictError, ForbiddenError, NotFoundError
+from service.api.errors import (
+    BadFieldError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    TooManyError,
+)
 from service.api.openapi import errors, request_body
 from service.api.routes.params import MAX_ID, IdPath, LimitQuery, TokenQuery, one_of, row_id
 from service.api.state import AppState, state_of
 from service.bus import Kind
-from service.jobs import control
+from service.jobs.control import cancel, pause, resume
 from service.jobs.submit import submit
 from service.store import idempotency, jobs
 from service.store.enums import JobState, Scope
@@ -31,6 +37,8 @@ router = APIRouter(tags=["jobs"])
 # How far a listing with a filter looks for rows of a page before it hands out the next page's token.
 _MOST_SCANNED = 2000
 OPS = ("gemm", "attention")
+MOST_OPEN_JOBS = 100
+"""Of one token without the scope admin."""
 
 _BODY = {
     "type": "object",
@@ -61,7 +69,7 @@ _EXAMPLE = {
     "/v1/jobs",
     status_code=202,
     responses={
-        **errors(409, body=True),
+        **errors(409, 429, body=True),
         202: {
             "description": "The job is accepted (or an open one with the same request was found).",
             "model": schemas.JobCreated,
@@ -118,6 +126,15 @@ def _create(s: Session, principal: Principal, key: str | None, body: dict[str, A
                 )
             return dict(before.response)
     job, created = submit(s, body, token_id=principal.token_id)
+    if created and job.open and not principal.may(Scope.ADMIN):
+        open_jobs = jobs.count_open(s, principal.token_id)
+        if open_jobs > MOST_OPEN_JOBS:  # raising takes the new job back
+            raise TooManyError(
+                f"This token has {MOST_OPEN_JOBS} open jobs; wait for one to end, or cancel one.",
+                field="Authorization",
+                allowed={"open_jobs": MOST_OPEN_JOBS},
+                headers={"Retry-After": "30"},
+            )
     url = f"/v1/jobs/{job.id}"
     answer = schemas.JobCreated(
         id=job.id,
@@ -261,16 +278,16 @@ Steerer = Annotated[Principal, needs(Scope.SUBMIT)]
 @router.post("/v1/jobs/{job_id:id}:cancel", responses=errors(404, 409), response_model=schemas.Job)
 def cancel_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
     """End a job; what it found stays."""
-    return _steered(request, principal, job_id, control.cancel)
+    return _steered(request, principal, job_id, cancel)
 
 
 @router.post("/v1/jobs/{job_id:id}:pause", responses=errors(404, 409), response_model=schemas.Job)
 def pause_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
     """Stop a job for now: trials in flight end, no new ones start."""
-    return _steered(request, principal, job_id, control.pause)
+    return _steered(request, principal, job_id, pause)
 
 
 @router.post("/v1/jobs/{job_id:id}:resume", responses=errors(404, 409), response_model=schemas.Job)
 def resume_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
     """Go on with a paused job."""
-    return _steered(request, principal, job_id, control.resume)
+    return _steered(request, principal, job_id, resume)

@@ -16,7 +16,7 @@ from service.api.errors import NotFoundError
 from service.api.openapi import errors, request_body
 from service.api.routes.params import MAX_ID, IdPath, Sha256Path, plain, row_id, sha256
 from service.api.state import state_of
-from service.jobs import releases as decisions
+from service.jobs.releases import pin, rollback, unpin, withdraw
 from service.store import problems, releases
 from service.store.enums import Scope
 from service.store.records import ReleaseRecord
@@ -137,7 +137,7 @@ def _steer(request: Request, release_id: str, decide: Decide) -> schemas.Release
 )
 def pin_release(request: Request, release_id: IdPath) -> schemas.Release:
     """Keep serving this release, whatever later jobs find."""
-    return _steer(request, release_id, decisions.pin)
+    return _steer(request, release_id, pin)
 
 
 @router.post(
@@ -148,7 +148,7 @@ def pin_release(request: Request, release_id: IdPath) -> schemas.Release:
 )
 def unpin_release(request: Request, release_id: IdPath) -> schemas.Release:
     """Let a better release take its place again."""
-    return _steer(request, release_id, decisions.unpin)
+    return _steer(request, release_id, unpin)
 
 
 @router.post(
@@ -159,7 +159,7 @@ def unpin_release(request: Request, release_id: IdPath) -> schemas.Release:
 )
 def rollback_release(request: Request, release_id: IdPath) -> schemas.Release:
     """Stop serving this release and serve the one before it."""
-    return _steer(request, release_id, decisions.rollback)
+    return _steer(request, release_id, rollback)
 
 
 @router.post(
@@ -170,4 +170,4 @@ def rollback_release(request: Request, release_id: IdPath) -> schemas.Release:
 )
 def withdraw_release(request: Request, release_id: IdPath) -> schemas.Release:
     """Take this release back for good; clients drop it at their next refresh."""
-    return _steer(request, release_id, decisions.withdraw)
+    return _steer(request, release_id, withdraw)
