@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from service.bus import Kind, Loop, be_child, queue_of, run_loop
+from service.bus import HostGate, Kind, Loop, be_child, queue_of, run_loop
 from service.errors import OperationError
 from service.search.worker import HEARTBEAT_S, SearchWorker
 from service.settings import get_settings
@@ -12,14 +12,14 @@ from service.store.database import Database
 from service.store.errors import StoreError
 
 
-def main() -> int:
+def main(gate: HostGate | None = None) -> int:
     """Exit code 0 after a shutdown by signal, 1 with one sentence when it cannot start."""
     be_child()
     try:
         settings = get_settings()
         db = Database(settings.database_url, name="rooftile-search")
         db.ping()
-        worker = SearchWorker(db, settings)
+        worker = SearchWorker(db, settings, gate=gate)
         worker.beat()
     except (OperationError, StoreError) as error:
         print(f"rooftile: {error}", file=sys.stderr)

@@ -1,0 +1,117 @@
+"""Do cancel, pause and resume do what a person expects, at any moment and twice?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.hands import DEVICE, Hands, drive
+
+from service.jobs.advance import advance
+from service.jobs.control import cancel, pause, resume
+from service.jobs.errors import IllegalMove, NotFound
+from service.jobs.submit import submit
+from service.search.proposer import Proposer
+from service.store import events, jobs, races, trials
+from service.store.enums import JobProblemReason, JobProblemState, JobReason, JobState, RaceState, TrialState
+
+PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
+
+
+def post(hands: Hands, **body: Any) -> int:
+    body = {"problem": PROBLEM, "target": {"device": DEVICE}, "budget": {"trials": 8}, **body}
+    return submit(hands.db, body)[0].id
+
+
+def test_cancel_ends_everything_and_keeps_what_was_found(both: Hands, proposer: Proposer) -> None:
+    job_id = post(both)
+    advance(both.db, job_id, proposer)
+    both.compile(5)
+    both.measure(3)
+    with both.db.begin() as s:
+        claim = trials.claim_measure(s, "measurer", DEVICE, 1, 60)[0]
+    job = cancel(both.db, job_id)
+    assert (job.state, job.reason) == (JobState.CANCELLED, JobReason.USER)
+    with both.db.begin() as s:
+        row = jobs.problems(s, job_id)[0]
+        assert (row.state, row.reason) == (JobProblemState.CANCELLED, JobProblemReason.JOB_ENDED)
+        found = trials.of_problem(s, row.id)
+        assert {t.state for t in found[3:]} == {TrialState.CANCELLED}
+        assert trials.best(s, row.id) is not None
+        assert trials.renew(s, [claim.claim_id], 60) == []
+        assert not trials.finish_measure(s, claim.claim_id, both.timed(_schedule(claim.schedule), None))
+        last = events.after(s, 0, job_id=job_id)[-1]
+    assert (last.kind.value, last.to) == ("job", "cancelled")
+    assert both.compile() == both.measure() == 0
+    assert cancel(both.db, job_id).state is JobState.CANCELLED
+
+
+def _schedule(obj: object) -> Any:
+    from search_space.schedule import Schedule
+
+    return Schedule.from_json(obj)
+
+
+def test_cancel_stops_a_race(hands: Hands, proposer: Proposer) -> None:
+    job_id = post(hands)
+    while True:
+        advance(hands.db, job_id, proposer)
+        hands.compile()
+        hands.measure()
+        with hands.db.begin() as s:
+            claim = races.claim(s, "measurer", DEVICE, 60)
+        if claim is not None:
+            break
+    cancel(hands.db, job_id)
+    with hands.db.begin() as s:
+        race = races.get(s, claim.race_id)
+        assert not races.renew(s, claim.claim_id, 60)
+    assert race is not None
+    assert race.state is RaceState.CANCELLED
+
+
+def test_a_paused_job_claims_nothing_and_goes_on_where_it_was(both: Hands, proposer: Proposer) -> None:
+    job_id = post(both, budget={"trials": 12})
+    advance(both.db, job_id, proposer)
+    both.compile(4)
+    both.measure(2)
+    assert pause(both.db, job_id).state is JobState.PAUSED
+    assert pause(both.db, job_id).state is JobState.PAUSED
+    assert both.compile() == both.measure() == 0
+    assert not advance(both.db, job_id, proposer)
+    assert resume(both.db, job_id).state is JobState.QUEUED
+    resume(both.db, job_id)
+    assert drive(both, job_id, proposer).state is JobState.DONE
+    assert sorted(both.measured) == sorted(set(both.measured))
+    assert len(both.measured) == 12
+
+
+def test_a_paused_job_leaves_its_device_to_others(hands: Hands, proposer: Proposer) -> None:
+    first = post(hands, seed=1)
+    second = post(hands, seed=2)
+    advance(hands.db, first, proposer)
+    assert not advance(hands.db, second, proposer)
+    pause(hands.db, first)
+    assert advance(hands.db, second, proposer)
+    resume(hands.db, first)
+    assert not advance(hands.db, first, proposer)
+    assert drive(hands, second, proposer).state is JobState.DONE
+    assert drive(hands, first, proposer).state is JobState.DONE
+
+
+def test_what_has_ended_cannot_be_steered(hands: Hands, proposer: Proposer) -> None:
+    job_id = post(hands, budget={"trials": 1})
+    drive(hands, job_id, proposer)
+    for verb in (cancel, pause, resume):
+        with pytest.raises(IllegalMove) as caught:
+            verb(hands.db, job_id)
+        assert "done" in str(caught.value)
+        with pytest.raises(NotFound):
+            verb(hands.db, 999)
+
+
+def test_a_queued_job_can_be_cancelled_and_a_paused_one_too(hands: Hands) -> None:
+    one, two = post(hands, seed=1), post(hands, seed=2)
+    pause(hands.db, two)
+    assert cancel(hands.db, one).state is JobState.CANCELLED
+    assert cancel(hands.db, two).state is JobState.CANCELLED
