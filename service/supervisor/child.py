@@ -140,9 +140,12 @@ class Child:
                 if "[error" in text or "[critical" in text:
                     self._surface(self.spec.name, text.partition("]")[2].strip() or text)
 
+    def _last_words(self) -> str:
+        return next((line.strip()[:200] for line in reversed(self._log.last_lines) if line.strip()), "")
+
     def _obituary(self, code: int) -> str:
-        last = next((line for line in reversed(self._log.last_lines) if line.strip()), "")
-        words = f' Its last words: "{last[:200]}".' if last else ""
+        last = self._last_words()
+        words = f' Its last words: "{last}".' if last else ""
         return (
             f"The {self.spec.name} process ended at once {self._quick_deaths} times in a row "
             f"({_how(code)}); its log is {self._log_path}.{words}"

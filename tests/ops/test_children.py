@@ -81,7 +81,7 @@ def test_a_killed_child_comes_back_and_its_own_children_are_gone(
     _poll_until(child, lambda: child.pid not in (None, first))
     assert _gone(grandchild)
     assert child.restarts == 1
-    assert told == ["probe: ended (killed by SIGKILL) after 0 s; restarting"] or "SIGKILL" in told[0]
+    assert told[0].startswith("probe: ended (killed by SIGKILL) after")
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 

@@ -1,6 +1,7 @@
 """Kill any process of the tree at any time and start again: is every job done, and everything counted once?
 
-One service, one small job for each place where something is killed with SIGKILL. On SQLite and on Postgres.
+One service and two small jobs, in which five processes are killed with SIGKILL where it hurts: a compile, a
+measurement, a race, the search, and the supervisor with all its children. On SQLite and on Postgres.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from service.store import events, jobs, races, releases, trials, workers
 from service.store.database import Database
 from service.store.enums import (
     EventKind,
+    JobProblemReason,
     JobProblemState,
     JobState,
     RaceState,
@@ -33,7 +35,7 @@ from service.store.transitions import TRIAL_OPEN
 
 ROOFTILE = str(Path(sys.executable).with_name("rooftile"))
 TRIALS = 6
-JOB_S = 60.0
+JOB_S = 90.0
 
 
 class Service:
@@ -173,8 +175,14 @@ def _audit(service: Service, job_id: int) -> None:
         served = releases.history(s, problem.problem_key, problem.device_key, job.policy_key if job else "")
         spent = trials.spent(s, problem.id)
     assert job is not None
-    assert job.state is JobState.DONE, (job.state, job.reason, job.message)
-    assert problem.state is JobProblemState.DONE
+    ended_by = (job.state, problem.state, problem.reason)
+    # On a busy machine every race may be disturbed; then the job says so and serves nothing. That is an
+    # answer too, and what is counted here does not hang on it.
+    disturbed = problem.reason is JobProblemReason.RACE_FAILED and "disturbed" in problem.message
+    if disturbed:
+        assert ended_by == (JobState.FAILED, JobProblemState.FAILED, JobProblemReason.RACE_FAILED)
+    else:
+        assert ended_by[:2] == (JobState.DONE, JobProblemState.DONE), (ended_by, job.message)
     # Every trial of the budget, each schedule once, each at an end.
     assert [row.number for row in rows] == list(range(TRIALS))
     assert len({row.schedule_key for row in rows}) == TRIALS
@@ -186,38 +194,52 @@ def _audit(service: Service, job_id: int) -> None:
     for detail in details:
         assert detail is not None
         timed = detail.trial.state in (TrialState.MEASURED, TrialState.CULLED)
-        assert len(detail.measurements) == (1 if timed else 0), detail.trial
+        own = [row for row in detail.measurements if row.environment.get("method") != "race"]
+        assert len(own) == (1 if timed else 0), detail.trial
     ends = Counter(
         event.subject_id for event in told if event.kind is EventKind.TRIAL and event.to not in TRIAL_OPEN
     )
     assert ends == {row.id: 1 for row in rows}
-    assert [race.state for race in raced].count(RaceState.DONE) == 1
+    # A race that lost its worker is run again, not beside itself: each has one end.
     assert not [race for race in raced if race.state in (RaceState.QUEUED, RaceState.RACING)]
-    assert len(served) == 1
-    assert [event.to for event in told if event.kind is EventKind.JOB][-1] == "done"
-    assert [event.to for event in told if event.kind is EventKind.JOB].count("done") == 1
+    raced_to_end = [race for race in raced if race.state is RaceState.DONE]
+    told_of_races = Counter(
+        event.subject_id for event in told if event.kind is EventKind.RACE and event.to == "done"
+    )
+    assert told_of_races == {race.id: 1 for race in raced_to_end}
+    notes = [event for event in told if event.kind is EventKind.NOTE and event.to == "race_disturbed"]
+    assert len(raced_to_end) == len(notes) + (0 if disturbed else 1)
+    assert len(served) == (0 if disturbed else 1)
+    ends_of_job = [
+        event.to for event in told if event.kind is EventKind.JOB and event.to in ("done", "failed")
+    ]
+    assert ends_of_job == [str(job.state)]
 
 
-@pytest.mark.timeout(240)
+def _kill(service: Service, kind: WorkerKind, when: Callable[[], bool]) -> None:
+    """Kill the worker of this kind in the very moment; it must be another one afterwards."""
+    victim = service.pid(kind)
+    wait_for(when, 60, 0.005)
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: service.pid(kind) != victim, 30, 0.05)
+
+
+@pytest.mark.timeout(280)
 def test_kill_anywhere_and_the_job_is_done_with_nothing_lost_or_twice(service: Service) -> None:
     service.pid(WorkerKind.MEASURE)  # its device is known now
-    places: list[tuple[str, WorkerKind | None, Callable[[Service, int], Callable[[], bool]]]] = [
-        ("compile", WorkerKind.COMPILE, lambda s, j: _in_stage(s, j, Stage.COMPILE)),
-        ("measure", WorkerKind.MEASURE, lambda s, j: _in_stage(s, j, Stage.MEASURE)),
-        ("search", WorkerKind.SEARCH, _searching),
-        ("race", WorkerKind.MEASURE, _racing),
-        ("supervisor", None, lambda s, j: _in_stage(s, j, Stage.MEASURE)),
-    ]
-    for number, (_name, kind, when) in enumerate(places):
-        victim = service.pid(kind) if kind is not None else None
-        job_id = _submit(service, 8 + number)
-        wait_for(when(service, job_id), 40, 0.005)
-        if victim is not None:
-            os.kill(victim, signal.SIGKILL)
-        else:
-            assert service.process is not None
-            service.process.kill()
-            service.process.wait()
-            wait_for(lambda: service.tree() == [], 5)  # nobody of the tree outlives it
-            service.start()
-        _audit(service, job_id)
+    # At most two kills while a trial is in somebody's hands: the third loss of one trial ends it.
+    job_id = _submit(service, 8)
+    _kill(service, WorkerKind.COMPILE, _in_stage(service, job_id, Stage.COMPILE))
+    _kill(service, WorkerKind.MEASURE, _in_stage(service, job_id, Stage.MEASURE))
+    _kill(service, WorkerKind.MEASURE, _racing(service, job_id))
+    _audit(service, job_id)
+
+    job_id = _submit(service, 9)
+    _kill(service, WorkerKind.SEARCH, _searching(service, job_id))
+    wait_for(_in_stage(service, job_id, Stage.MEASURE), 60, 0.005)
+    assert service.process is not None
+    service.process.kill()
+    service.process.wait()
+    wait_for(lambda: service.tree() == [], 5)  # nobody of the tree outlives it
+    service.start()
+    _audit(service, job_id)
