@@ -131,12 +131,15 @@ class _Run:
                 if wanted <= {device.key for device in devices.connected(s)}:
                     return
             if time.monotonic() > deadline:
-                logs = self._hands.supervisor.home.logs
-                raise OperationError(
-                    f"The measure worker did not report within {DEVICE_READY_S:.0f} s; see {logs}."
-                )
+                raise OperationError(self._late())
             time.sleep(POLL_S)
         raise KeyboardInterrupt
+
+    def _late(self) -> str:
+        supervisor = self._hands.supervisor
+        said = [child.last_words() for child in supervisor.children if child.spec.name.startswith("measure")]
+        words = " ".join(text for text in said if text) or f"see {supervisor.home.logs}"
+        return f"The measure worker was not ready within {DEVICE_READY_S:.0f} s: {words}"
 
     def _watch(self, job_id: int, *, ours: bool) -> JobRecord:
         give_up = float("inf")

@@ -144,7 +144,7 @@ class Child:
         return next((line.strip()[:200] for line in reversed(self._log.last_lines) if line.strip()), "")
 
     def _obituary(self, code: int) -> str:
-        last = self._last_words()
+        last = self.last_words()
         words = f' Its last words: "{last}".' if last else ""
         return (
             f"The {self.spec.name} process ended at once {self._quick_deaths} times in a row "
