@@ -140,7 +140,8 @@ class Child:
                 if "[error" in text or "[critical" in text:
                     self._surface(self.spec.name, text.partition("]")[2].strip() or text)
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """The last line it wrote."""
         return next((line.strip()[:200] for line in reversed(self._log.last_lines) if line.strip()), "")
 
     def _obituary(self, code: int) -> str:
