@@ -143,7 +143,7 @@ def _chart(s: Session, chosen: schemas.JobProblem | None) -> dict[str, Any] | No
     total = sum(chosen.counts.values())
     found = trials.listing(s, job_problem_id=chosen.id, order="newest", limit=MOST_DOTS)
     dots = [
-        svg.Dot(row.number, str(row.state), row.time_us if not row.contended else None)
+        svg.Dot(row.number, "contended" if row.contended else str(row.state), row.time_us)
         for row in sorted(found.rows, key=lambda row: row.number)
     ]
     baseline = None if chosen.best is None else chosen.best.baseline_time_us
@@ -159,6 +159,7 @@ def _chart(s: Session, chosen: schemas.JobProblem | None) -> dict[str, Any] | No
             }
             for step in steps
         ],
+        "hollow": sorted({dot.outcome for dot in dots if dot.time_us and dot.outcome != "measured"}),
         "cut": total if total > len(dots) else None,
         "shown": len(dots),
     }

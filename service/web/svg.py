@@ -19,7 +19,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 30
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One trial on the picture: `time_us` is None where it was never timed."""
+    """One trial on the picture: `time_us` is None where it was never timed. Only `measured` ones can be the
+    best; a `contended` or `culled` one is drawn hollow."""
 
     number: int
     outcome: str
@@ -38,7 +39,9 @@ def best_steps(dots: Iterable[Dot]) -> list[Step]:
     """The trials that improved on all before them."""
     steps: list[Step] = []
     for dot in dots:
-        if dot.time_us is not None and (not steps or dot.time_us < steps[-1].time_us):
+        if dot.outcome != "measured" or dot.time_us is None:
+            continue
+        if not steps or dot.time_us < steps[-1].time_us:
             steps.append(Step(dot.number, dot.time_us))
     return steps
 
@@ -57,7 +60,7 @@ def convergence(dots: Sequence[Dot], baseline_us: float | None, *, width: int, h
         width=width,
         height=height,
     )
-    steps = best_steps(dot for dot, _us in timed)
+    steps = best_steps(dots)
     parts = [
         *_grid(scale),
         *_baseline(scale, baseline_us),
@@ -66,8 +69,8 @@ def convergence(dots: Sequence[Dot], baseline_us: float | None, *, width: int, h
         *_missing(scale, dots),
     ]
     label = (
-        f"Time of {len(timed)} timed trials on a logarithmic axis; "
-        f"best {units.time_us(steps[-1].time_us)} at trial {steps[-1].number}"
+        f"Time of {len(timed)} timed trials on a logarithmic axis"
+        + (f"; best {units.time_us(steps[-1].time_us)} at trial {steps[-1].number}" if steps else "")
         + (f", Baseline {units.time_us(baseline_us)}" if baseline_us else "")
     )
     return Markup(
@@ -148,6 +151,8 @@ def _baseline(scale: _Scale, us: float | None) -> Iterable[str]:
 
 
 def _staircase(scale: _Scale, steps: Sequence[Step]) -> Iterable[str]:
+    if not steps:
+        return
     path = f"M{scale.x(steps[0].number)} {scale.y(steps[0].time_us)}"
     for step in steps[1:]:
         path += f"H{scale.x(step.number)}V{scale.y(step.time_us)}"

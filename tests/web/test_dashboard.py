@@ -137,6 +137,19 @@ def test_a_running_job_follows_its_events(browser: TestClient, seed: Any) -> Non
     assert "Baseline 900.0 µs" in raced
 
 
+def test_times_that_were_all_disturbed_are_said_to_be(browser: TestClient, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    row = seed.start(job)[0]
+    seed.propose(row, 2)
+    seed.compile(2)
+    seed.measure([900.0, 640.0], contended=True)
+    page = read(browser, f"/jobs/{job.id}")
+    assert "every time so far was disturbed by other work" in text_of(page)
+    assert page.count("<circle") == 4
+    assert text_of(page).count("contended") >= 2
+
+
 @pytest.mark.parametrize("state", ["queued", "waiting", "paused", "cancelled", "failed", "done", "empty"])
 def test_a_job_makes_sense_in_every_state(browser: TestClient, seed: Any, state: str) -> None:
     if state != "waiting":

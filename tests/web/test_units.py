@@ -82,5 +82,14 @@ def test_the_picture_copes_with_any_range(times: list[float]) -> None:
     assert 'class="grid"' in text
 
 
+def test_what_was_disturbed_or_culled_is_drawn_but_never_the_best() -> None:
+    dots = [Dot(0, "contended", 100.0), Dot(1, "measured", 300.0), Dot(2, "culled", 200.0)]
+    assert [s.time_us for s in svg.best_steps(dots)] == [300.0]
+    assert str(svg.convergence(dots, None, width=700, height=240)).count('class="dot other"') == 2
+    only = str(svg.convergence(dots[:1], None, width=700, height=240))
+    assert "<circle" in only
+    assert 'class="best"' not in only
+
+
 def test_nothing_timed_is_no_picture() -> None:
     assert str(svg.convergence([Dot(0, "failed", None)], 10.0, width=800, height=240)) == ""
