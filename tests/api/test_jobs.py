@@ -261,3 +261,28 @@ def test_a_list_read_twice_is_304(client: TestClient, seed: Any) -> None:
     seed.start(job)
     assert client.get(f"/v1/jobs/{job.id}", headers={"If-None-Match": before}).status_code == 200
     assert JobState.RUNNING.doc
+
+
+def test_the_request_that_repeats_a_trial_is_a_job_with_that_schedule(client: TestClient, seed: Any) -> None:
+    from rooftile.problem import Gemm
+
+    from search_space.device import Device
+    from search_space.registry import get_family
+    from service.store import trials
+    from service.store.enums import ProposalSource
+    from service.store.records import NewTrial
+
+    key = seed.device()
+    family = get_family("gemm_x86")
+    default = family.default(Gemm(m=8, n=4096, k=4096, dtype="f32"), Device.for_key(key))
+    row = seed.start(seed.job(BODY))[0]
+    with seed.database.begin() as s:
+        new = NewTrial(default.to_json(), default.key, family.name, ProposalSource.DEFAULT)
+        trial = trials.propose(s, row.id, [new])[0]
+    request = client.get(f"/v1/trials/{trial.id}").json()["repeat_request"]
+    answer = client.post("/v1/jobs", json=request)
+    assert answer.status_code == 202, answer.text
+    job = client.get(answer.json()["url"]).json()
+    assert job["options"]["params"] == {name: [value] for name, value in default.values().items()}
+    assert job["budget"]["trials"] == 1
+    assert job["problems"][0]["problem_key"] == row.problem_key
