@@ -14,6 +14,7 @@ from rooftile.problem import Gemm
 from worker.verify.arena import GUARD_BYTES, PAGE_BYTES, GuardedBuffer, describe_fault
 from worker.verify.bounds import Bound, bound_for, compare
 from worker.verify.cases import main_cases, neighbours
+from worker.verify.checks import Target
 from worker.verify.poison import fill_bytes, first_touched, pattern, words
 from worker.verify.prepared import prepare_case, random_operand, strided
 from worker.verify.reference import Reference, activate, finish, product
@@ -229,3 +230,33 @@ def test_guards_really_fault(what: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script, what], capture_output=True, check=False)
     assert done.returncode == -11
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_a_large_result_is_sampled_at_both_ends_and_looked_at_everywhere(batch: int) -> None:
+    problem = Gemm(40, 50, 30, "f32", batch=batch, epilogue={"bias": "n", "residual": True}, beta="one")
+    case = main_cases(problem, 3)[1]
+    whole = prepare_case(case)
+    some = prepare_case(case, most_flops=2.0 * batch * 40 * 50 * 30 / 4)
+    assert whole.whole
+    assert not some.whole
+    expected = whole.parts[0].reference.values
+    for part in some.parts:
+        assert np.allclose(expected[part.index], part.reference.values, rtol=0, atol=1e-12)
+        assert 0 < part.reference.values.size < expected.size
+    target = Target(some, lambda regions: None)
+    target.output()[...] = expected.astype(np.float32)
+    assert target.check().problem is None
+    for corner in ((0,) * expected.ndim, tuple(n - 1 for n in expected.shape)):
+        target.output()[corner] += 1.0
+        assert target.compare().problem == "wrong_result"
+        target.output()[corner] -= 1.0
+    # An element that no part looks at must have been written all the same.
+    seen = np.zeros(expected.shape, np.bool_)
+    for part in some.parts:
+        seen[part.index] = True
+    (where, *_) = np.argwhere(~seen)
+    target.output()[tuple(where)] = np.nan
+    assert target.compare().problem == "nan_result"
+    words(target.output())[tuple(where)] = pattern(np.float32)
+    assert target.compare().problem == "not_written"

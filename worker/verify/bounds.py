@@ -89,6 +89,27 @@ def _all_right(out: npt.NDArray[Any], expected: F64, bound: Bound) -> Comparison
     return Comparison(None, max_error, norm_error, {})
 
 
+def compare_written(out: npt.NDArray[Any]) -> Comparison | None:
+    """Where not every element has a reference: none still poisoned, none NaN or infinite; None: so it is."""
+    unwritten = words(out) == pattern(out.dtype)
+    if unwritten.any():
+        return _not_written(unwritten)
+    if out.dtype.kind == "f" and not np.isfinite(out).all():
+        strange = ~np.isfinite(out)
+        where, count = _first(strange), int(np.count_nonzero(strange))
+        message = f"{count} of {out.size} elements are NaN or infinite, the first at {list(where)}"
+        evidence = {"message": message, "count": count, "of": out.size, "first": list(where)}
+        return Comparison("nan_result", math.inf, math.inf, evidence)
+    return None
+
+
+def _not_written(unwritten: npt.NDArray[np.bool_]) -> Comparison:
+    where, count = _first(unwritten), int(np.count_nonzero(unwritten))
+    message = f"{count} of {unwritten.size} elements were not written, the first at {list(where)}"
+    evidence = {"message": message, "count": count, "of": unwritten.size, "first": list(where)}
+    return Comparison("not_written", math.inf, math.inf, evidence)
+
+
 def _norm(values: F64) -> float:
     return math.sqrt(float(np.vdot(values, values)))
 
@@ -96,20 +117,8 @@ def _norm(values: F64) -> float:
 def _look_closely(out: npt.NDArray[Any], expected: F64, bound: Bound) -> Comparison:
     """What is wrong, where first, and how often."""
     unwritten = words(out) == pattern(out.dtype)
-    missing = int(np.count_nonzero(unwritten))
-    if missing:
-        where = _first(unwritten)
-        return Comparison(
-            "not_written",
-            math.inf,
-            math.inf,
-            {
-                "message": f"{missing} of {out.size} elements were not written, the first at {list(where)}",
-                "count": missing,
-                "of": out.size,
-                "first": list(where),
-            },
-        )
+    if unwritten.any():
+        return _not_written(unwritten)
     got = out.astype(np.float64)
     odd = ~np.isfinite(expected)
     any_odd = bool(odd.any())

@@ -21,8 +21,21 @@ from worker.verify.cases import Case
 from worker.verify.poison import fill_bytes
 from worker.verify.reference import Reference, finish, product
 
+# A float64 product of this size takes some 5 s on two cores.
+MOST_FLOPS = 2e11
+
 Array = npt.NDArray[Any]
 INPUTS = ("a", "b", "c", "bias", "residual")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is known of the result: all of it, or of a large one some rows and columns (or batch entries)."""
+
+    index: tuple[Any, ...]
+    """Into the result as (m, n), or (batch, m, n). Empty: all of it."""
+    reference: Reference
+    bound: Bound
 
 
 @dataclass(frozen=True)
@@ -31,8 +44,17 @@ class PreparedCase:
 
     case: Case
     inputs: Mapping[str, GuardedBuffer]
-    reference: Reference
-    bound: Bound
+    parts: tuple[Part, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Every element has a reference."""
+        return self.parts[0].index == ()
+
+    @property
+    def bound(self) -> Bound:
+        """The bound of one element (parts differ only by their RMS)."""
+        return max((part.bound for part in self.parts), key=lambda bound: bound.absolute)
 
     def addresses(self) -> dict[str, int]:
         return {name: buffer.base for name, buffer in self.inputs.items()}
@@ -122,9 +144,17 @@ def random_operand(case: Case, operand: str) -> Array:
 
 
 def prepare_case(
-    case: Case, *, threads: int | None = None, shared: Mapping[str, PreparedCase] | None = None
+    case: Case,
+    *,
+    threads: int | None = None,
+    shared: Mapping[str, PreparedCase] | None = None,
+    most_flops: float = MOST_FLOPS,
 ) -> PreparedCase:
-    """Inputs, reference and bound of a case. `shared` finds the case whose B this one uses."""
+    """Inputs, reference and bound of a case. `shared` finds the case whose B this one uses.
+
+    Beyond `most_flops` only some rows and columns get a float64 reference; that every element was written,
+    and is finite, is checked in any case.
+    """
     inputs: dict[str, GuardedBuffer] = {}
     arrays: dict[str, Array] = {}
     lender = (shared or {}).get(case.shares_b_of or "")
@@ -141,17 +171,9 @@ def prepare_case(
             arrays[operand] = array
             buffer.read_only()
         inputs[operand] = buffer
-    reference = _reference(case, arrays, threads)
-    problem = case.problem
-    bound = bound_for(
-        reference,
-        problem.k,
-        problem.dtype.acc,
-        problem.dtype.c,
-        case.alpha,
-        problem.epilogue.activation is not None,
-    )
-    return PreparedCase(case, inputs, reference, bound)
+    whole = problem_flops(case.problem) <= most_flops
+    indices = [()] if whole else sampled(case.problem, case.seed, most_flops)
+    return PreparedCase(case, inputs, tuple(_part(case, arrays, index, threads) for index in indices))
 
 
 def copy_inputs(prepared: PreparedCase, name: str) -> PreparedCase:
@@ -163,29 +185,66 @@ def copy_inputs(prepared: PreparedCase, name: str) -> PreparedCase:
         buffer.data()[:] = source.data()
         buffer.read_only()
         inputs[operand] = buffer
-    return PreparedCase(case, inputs, prepared.reference, prepared.bound)
+    return PreparedCase(case, inputs, prepared.parts)
 
 
-def _reference(case: Case, arrays: Mapping[str, Array], threads: int | None) -> Reference:
+def problem_flops(problem: Gemm) -> float:
+    """Work of the product, alpha or not."""
+    return 2.0 * problem.batch * problem.m * problem.n * problem.k
+
+
+def sampled(problem: Gemm, seed: int, most_flops: float) -> list[tuple[Any, ...]]:
+    """Which rows and columns, or batch entries, of a large result are looked at: both ends, some between."""
+    stream = np.random.default_rng([seed, 77])
+    share = most_flops / problem_flops(problem)
+    if problem.batch > 1:
+        return [(_some(problem.batch, share, stream),)]
+    return [
+        (_some(problem.m, share / 2.0, stream),),
+        (slice(None), _some(problem.n, share / 2.0, stream)),
+    ]
+
+
+def _some(length: int, share: float, stream: np.random.Generator) -> npt.NDArray[np.int64]:
+    count = max(2, min(length, int(length * share)))
+    # The far end is where 32-bit offsets have wrapped (AT-46).
+    between = stream.choice(length, size=count, replace=False)
+    return np.unique(np.concatenate([between, [0, length - 1]])).astype(np.int64)
+
+
+def _part(case: Case, arrays: Mapping[str, Array], index: tuple[Any, ...], threads: int | None) -> Part:
     problem = case.problem
     a, b = (as_matrix(case, name, arrays[name]) for name in ("a", "b"))
-    if problem.k == 0 or problem.m == 0 or problem.n == 0 or case.alpha == 0.0:
-        shape = (problem.m, problem.n) if problem.batch == 1 else (problem.batch, problem.m, problem.n)
-        products = np.zeros(shape)
-    elif problem.batch == 1:
-        products = product(a, b, threads)
-    else:
-        products = np.stack([product(a[i], b[i], threads) for i in range(problem.batch)])
     rest = {
-        name: as_matrix(case, name, arrays[name]) if name in arrays else None
-        for name in ("c", "bias", "residual")
+        name: as_matrix(case, name, arrays[name])[index] if name in arrays else None
+        for name in ("c", "residual")
     }
-    return finish(
+    bias = arrays.get("bias")
+    if len(index) == 1:
+        # Rows, or batch entries.
+        a = a[index]
+        b = b[index] if problem.batch > 1 else b
+    elif len(index) == 2:
+        b = b[:, index[1]]
+        bias = bias[index[1]] if bias is not None else None
+    products = (
+        _product(a, b, threads) if problem.k and case.alpha != 0.0 else np.zeros((*a.shape[:-1], b.shape[-1]))
+    )
+    reference = finish(
         products,
         alpha=case.alpha,
         beta=case.beta,
         c=rest["c"],
-        bias=rest["bias"],
+        bias=bias,
         activation=problem.epilogue.activation,
         residual=rest["residual"],
     )
+    activated = problem.epilogue.activation is not None
+    bound = bound_for(reference, problem.k, problem.dtype.acc, problem.dtype.c, case.alpha, activated)
+    return Part(index, reference, bound)
+
+
+def _product(a: Array, b: Array, threads: int | None) -> Array:
+    if a.ndim == 2:
+        return product(a, b, threads)
+    return np.stack([product(a[i], b[i], threads) for i in range(len(a))])
