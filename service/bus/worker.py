@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -44,6 +45,10 @@ def _run_plain(loop: Loop) -> None:
 
 
 def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
+    from celery.exceptions import SecurityWarning
+
+    # Celery warns root of pickle; we accept JSON only. In a container root may well be the user.
+    warnings.simplefilter("ignore", SecurityWarning)
     app: Any = make_celery(settings)
 
     def heard(*_args: object, **_kwargs: object) -> None:
