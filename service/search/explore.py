@@ -10,6 +10,7 @@ On recorded full spaces of five GPU kernels (batches of 4, no cost model) best-s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from search_space.schedule import Schedule, Value
@@ -74,8 +75,7 @@ def _before_learning(family: FamilySearch, batch: Batch, bases: Sequence[Values]
 
 
 def _drawn(family: FamilySearch, batch: Batch, tries: int) -> Iterable[Schedule]:
-    found = (family.ground.draw(batch.rng) for _ in range(tries))
-    return (schedule for schedule in found if schedule is not None)
+    return itertools.islice(family.ground.some(batch.rng), tries)
 
 
 class _Pool:

@@ -15,6 +15,11 @@ from search_space.schedule import Schedule, Value
 # Single steps from a point number about 50; past them, random pairs and triples of steps are tried.
 PAIR_TRIES = 400
 DRAWS = 60
+DENSE = 0.2
+WALK = 80
+PAIRS = 0.3
+STRIDE = 6
+STUCK_MOST = 2000
 
 
 class Ground:
@@ -73,35 +78,54 @@ class Ground:
         """A legal schedule, any of them with some chance; None where none was found."""
         if self.barren:
             return None
-        for _ in range(DRAWS if self._dense() else 0):
+        for _ in range(DRAWS if self.dense() else 0):
             schedule = self._any(rng)
             if self._sound(schedule):
                 return schedule
-        # Few points are legal: walk away from a good start, one parameter at a time.
-        start = rng.choice(self._walk_from()) if self._walk_from() else None
-        if start is None:
-            return None
-        values = start.values()
+        # Few points are legal: walk away from a good start.
+        return next(itertools.islice(self.wander(rng), STRIDE, None), None)
+
+    def some(self, rng: random.Random, stride: int = STRIDE) -> Iterator[Schedule]:
+        """Legal schedules from all over the space, with repeats; where few points are legal each `stride`
+        steps of a walk from the one before."""
+        if not self.dense():
+            yield from itertools.islice(self.wander(rng), 0, None, stride)
+            return
+        while (schedule := self.draw(rng)) is not None:
+            yield schedule
+
+    def wander(self, rng: random.Random) -> Iterator[Schedule]:
+        """Legal schedules, each a step or two from the one before, now and then from a start again; no end
+        but where no step is legal. A tenth of the cost of drawing where few points are legal."""
+        starts = self.known()
         names = [name for name, choices in self.choices.items() if len(choices) > 1]
-        schedule = start
-        for _ in range(2):
-            for name in rng.sample(names, len(names)):
-                moved = {**values, name: rng.choice(self.choices[name])}
-                if self._sound(there := self.make(moved)):
-                    values, schedule = moved, there
-        return schedule
+        if not starts or not names:
+            yield from starts
+            return
+        stuck = 0
+        while stuck < STUCK_MOST:
+            values = rng.choice(starts).values()
+            for _ in range(WALK):
+                stuck += 1
+                moved = dict(values)
+                for name in rng.sample(names, min(len(names), 1 + (rng.random() < PAIRS))):
+                    moved[name] = rng.choice(self.choices[name])
+                if self._sound(schedule := self.make(moved)):
+                    values, stuck = moved, 0
+                    yield schedule
 
     def _any(self, rng: random.Random) -> Schedule:
         return self.make({name: rng.choice(choices) for name, choices in self.choices.items()})
 
-    def _dense(self) -> bool:
-        """At least one point in thirty or so is legal, so that drawing until one is found is quick."""
+    def dense(self) -> bool:
+        """So many points are legal that drawing until one is found is quick."""
         if self._legal_share is None:
             rng = random.Random(0)
             self._legal_share = sum(self._sound(self._any(rng)) for _ in range(DRAWS)) / DRAWS
-        return self._legal_share > 0.03
+        return self._legal_share > DENSE
 
-    def _walk_from(self) -> list[Schedule]:
+    def known(self) -> list[Schedule]:
+        """The family's good starts; under the job's limits the nearest legal ones."""
         if self._starts is None:
             given = self.family.candidates(self.problem, self.device)
             given = [self.family.default(self.problem, self.device), *given]

@@ -17,8 +17,11 @@ from service.store.enums import ProposalSource
 
 SCORED = 2000
 MODEL_KEPT = 48
-# One label or two ranks apart: neighbours of the model's best differ in ways the model cannot see.
-MODEL_APART = 1.0
+# The best by the model are stepped from, so that its real best is among them.
+CLIMBED = 8
+CLIMB_STEPS = 40
+# Two labels or four ranks apart: neighbours of the model's best differ in ways the model cannot see.
+MODEL_APART = 2.0
 
 Start = tuple[ProposalSource, Schedule]
 
@@ -38,18 +41,22 @@ def fitted(ground: Ground, schedule: Schedule, rng: random.Random) -> Schedule |
 
 
 def by_model(ground: Ground, coding: Coding, rng: random.Random, scored_most: int) -> list[Schedule]:
-    """The cost model's best of so many random ones, fastest first, no two of them close together."""
-    scored: dict[str, tuple[float, Schedule]] = {}
-    for _ in range(scored_most):
-        schedule = ground.draw(rng)
-        if schedule is None:
-            break
-        text = schedule.canonical()
-        if text not in scored:
-            scored[text] = (ground.predict(schedule), schedule)
+    """The cost model's best of so many, fastest first, no two of them close together."""
+    scored: dict[str, tuple[float, str, Schedule]] = {}
+
+    def score(schedules: Iterable[Schedule]) -> None:
+        for schedule in schedules:
+            text = schedule.canonical()
+            if text not in scored:
+                scored[text] = (ground.predict(schedule), text, schedule)
+
+    score(ground.known())
+    score(itertools.islice(ground.some(rng, 1), scored_most))
+    for _, _, schedule in sorted(scored.values())[:CLIMBED]:
+        score(itertools.islice(ground.around(schedule.values(), rng), CLIMB_STEPS))
     chosen: list[Schedule] = []
     codes: list[tuple[int, ...]] = []
-    for _, schedule in sorted(scored.values(), key=lambda pair: (pair[0], pair[1].canonical())):
+    for _, _, schedule in sorted(scored.values()):
         code = coding.encode(schedule.values())
         if code is None or any(coding.distance(code, other) < MODEL_APART for other in codes):
             continue

@@ -8,17 +8,21 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from rooftile.problem import parse_problem
 from support.store import failed, measured, measurement, verdict
-from support.toy_family import plan_json, true_us
+from support.toy_family import true_us
 
 from search_space.device import Device
+from search_space.registry import get_family
 from search_space.schedule import Schedule
 from service.jobs.advance import advance
 from service.jobs.proposing import Proposer
+from service.jobs.target import arch_model
 from service.store import devices, jobs, races, trials, workers
 from service.store.database import Database
 from service.store.enums import EntrantRole, JobState, TrialReason, WorkerKind, WorkerState
 from service.store.records import (
+    CompileClaim,
     Compiled,
     DeviceRecord,
     Entrant,
@@ -84,20 +88,22 @@ class Hands:
             claims = trials.claim_compile(s, "compiler", limit, 60, [ARCH, "x86-64-v3"])
         for claim in claims:
             schedule = Schedule.from_json(claim.schedule)
-            outcome = self.on_compile(schedule) or self.built(schedule, claim.arch)
+            outcome = self.on_compile(schedule) or self.built(schedule, claim)
             with self.db.begin() as s:
                 assert trials.finish_compile(s, claim.claim_id, outcome)
             self.compiled.append(claim.trial_id)
         return len(claims)
 
-    def built(self, schedule: Schedule, arch: str) -> Compiled:
+    def built(self, schedule: Schedule, claim: CompileClaim) -> Compiled:
+        device = arch_model(claim.arch) if claim.device_key is None else Device.for_key(claim.device_key)
+        plan = get_family(claim.family).plan(parse_problem(claim.problem), device, schedule)
         data = f"{schedule.key} {self.toolchain}".encode()
         return Compiled(
             artifact_sha256=sha256(data).hexdigest(),
             artifact_bytes=data,
             recipe={"source": "x86/toy.c"},
             pool_sha256=None,
-            plan=plan_json(arch, 4096 * schedule.integer("split")),
+            plan=plan.to_json(),
             toolchain=self.toolchain,
             resources={},
             log="",
