@@ -114,7 +114,7 @@ class _Run:
         self.cancelled = False
 
     def go(self, body: dict[str, Any]) -> JobRecord:
-        if self._hands.own:
+        if self._hands.settings.embedded:
             self._wait_for_device()
         job, created = submit(self._database, body)
         self._view.say(f"job {job.id}" if created else f"job {job.id}, which somebody asked for already")
