@@ -21,6 +21,7 @@ from worker.compile import rebuild
 from worker.compile.cache import ArtifactCache
 from worker.errors import CompilerMissingError, RebuildError, TrialCancelled
 from worker.keeper import LEASE_S, Keeper, Stopping
+from worker.measure.roof import refresh_roof, save_roof
 from worker.measure.session import MeasureSession, RaceEntrant
 
 _log = structlog.get_logger("rooftile.measure")
@@ -110,6 +111,17 @@ class MeasureWorker:
     def _turn(self) -> bool:
         """One race, or trials for about as long as a turn lasts."""
         owner, key = self._keeper.owner, self._device_key
+        known = self._session.roof
+        if self._session.roof_is_doubtful:
+            refresh_roof(self._database, self._session)
+            known = self._session.roof
+        try:
+            return self._claim_and_run(owner, key)
+        finally:
+            if self._session.roof is not known:
+                save_roof(self._database, self._session)  # something beat it, and it was measured again
+
+    def _claim_and_run(self, owner: str, key: str) -> bool:
         race = self._database.run(lambda s: races.claim(s, owner, key, LEASE_S))
         if race is not None:
             self._race(race)

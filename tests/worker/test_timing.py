@@ -43,6 +43,10 @@ def test_times_faster_than_a_roof_are_refused_with_a_margin() -> None:
     # From the cache the memory roof means nothing.
     assert impossible([90.0] * 5, 1e3, 1e6, ROOF, cold=False) is None
     assert impossible([0.001] * 5, 1e8, 1e6, None, cold=True) is None
+    # A roof of a busy machine is believed less.
+    busy = {**ROOF, "contended": True}
+    assert impossible([400.0] * 5, 1e8, 1e6, busy, cold=True) is None
+    assert impossible([300.0] * 5, 1e8, 1e6, busy, cold=True) is not None
     assert least_time_us(1e8, 1e6, None, cold=True) == (0.0, None)
 
 

@@ -45,6 +45,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 # numpy's work around a run (poison, compare) at some 100 ns an element, doubled.
 _CHECK_S_PER_ELEMENT = 400e-9
 _MOST_RERUN_S = 0.05
+_LONG_FLOPS = 4e9
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,9 @@ class Candidate:
             reason = skip_reason(self.kernel, prepared)
             if reason is not None:
                 raise UnsuitableError(reason)
-            result = self._case(prepared, repeat=True)
+            # The runs that are timed repeat the second one anyhow; of a long one the first repeat is dear.
+            repeat = prepared is self.data.mains[1] or self.data.problem.flops < _LONG_FLOPS
+            result = self._case(prepared, repeat=repeat)
             self.estimate_us = result.run_us or 0.0
         for prepared in self.data.neighbours:
             self._case(prepared)

@@ -24,6 +24,7 @@ from worker.compile.capacity import usable_memory_bytes
 from worker.measure.calibration import Calibrator
 from worker.measure.candidate import Order, Tell, failed, outcome_of
 from worker.measure.channel import LineReader, send
+from worker.measure.machine import between, snapshot
 from worker.measure.policy import FLOOR_BYTES, Policy
 from worker.measure.problems import PreparedProblem, prepare
 from worker.measure.process import Cancelled, CandidateProcess, Died, FaultGuard, Inbox, fork
@@ -31,6 +32,9 @@ from worker.measure.race import run_race
 from worker.verify.arena import GuardedBuffer
 
 _KEEP_BYTES = 512 << 20
+# A roof needs two rounds during which the machine did nothing else; three times as many are tried.
+_QUIET_ROUNDS = 2
+_MOST_ROOF_FACTOR = 3
 
 
 class MeasuringProcess:
@@ -112,10 +116,16 @@ def measure_roof(message: Mapping[str, Any]) -> dict[str, Any]:
     buffer.data()[:] = 0
     peaks: list[float] = []
     reads: list[float] = []
-    for _ in range(int(message.get("rounds") or 5)):
+    rounds, quiet = int(message.get("rounds") or 5), 0
+    for done in range(1, _MOST_ROOF_FACTOR * rounds + 1):
+        before = snapshot()
         peaks += calibrator.peak_gflops(3)
         reads += calibrator.read_gbps(buffer, 3)
+        quiet += between(before, snapshot(), threads).disturbed() is None
+        if done >= rounds and quiet >= _QUIET_ROUNDS:
+            break
     return {
+        "contended": quiet < _QUIET_ROUNDS,
         "status": "roof",
         "gflops": max(peaks),
         "read_gbps": max(reads),

@@ -28,8 +28,14 @@ def device_roof(database: Database, session: MeasureSession) -> dict[str, Any] |
     with database.read() as reading:
         record = devices.get(reading, session.device_key)
     if record is not None and record.roof is not None and _fits(dict(record.roof), identity):
+        # Also one of a busy machine: the worker measures it again when it finds the time.
         session.roof = dict(record.roof)
         return session.roof
+    return refresh_roof(database, session)
+
+
+def refresh_roof(database: Database, session: MeasureSession) -> dict[str, Any] | None:
+    """Measure and store; None where that fails."""
     try:
         roof = session.measure_roof()
     except ChildLostError as error:

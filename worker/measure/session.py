@@ -38,6 +38,7 @@ _ASK_S = 0.2
 _OBEY_S = 0.7
 # The child has a deadline for every step of a candidate; this is for the child itself.
 _SILENCE_S = 600.0
+_ROOF_AGAIN_S = 15.0
 _ROOF_RULES = frozenset({"compute_roof", "memory_roof"})
 
 
@@ -267,9 +268,15 @@ class MeasureSession:
         self.roof = fresh
         return fresh
 
+    @property
+    def roof_is_doubtful(self) -> bool:
+        """It was measured on a busy machine, and not just now."""
+        busy = self.roof is not None and bool(self.roof.get("contended"))
+        return busy and time.monotonic() - self._roof_checked_at > _ROOF_AGAIN_S
+
     def _raise_roof(self, cancelled: Cancelled | None) -> bool:
-        """Measure the roof again; True when it went up. At most once a minute."""
-        if self.tools.calibrate is None or time.monotonic() - self._roof_checked_at < 60.0:
+        """Measure the roof again; True when it went up. Not each time: a kernel may really be impossible."""
+        if self.tools.calibrate is None or time.monotonic() - self._roof_checked_at < _ROOF_AGAIN_S:
             return False
         before = dict(self.roof or {})
         try:

@@ -107,7 +107,7 @@ class Target:
         return (time.perf_counter_ns() - start) / 1000.0
 
     def compare(self) -> Comparison:
-        """The worst of what the parts say; a sampled result is also looked at as a whole, for poison and NaN."""
+        """The worst of what the parts say; a sampled result is searched as a whole for poison and NaN."""
         prepared = self.prepared
         output = as_matrix(prepared.case, "out", self.output())
         if not prepared.whole:
