@@ -33,11 +33,10 @@ def build(problem: Problem, device: Device, s: Schedule) -> BuildSpec:
             "RT_PACK_A": int(s.flag("pack_a")),
             "RT_PACK_B": int(s.flag("pack_b")),
             "RT_HOLD_A": int(s.text("hold") == "a"),
-            "RT_PREFETCH": s.integer("prefetch"),
         }
     else:
         source = "x86/gemm_stream.c"
-        defines["RT_PREFETCH"] = s.integer("prefetch") * LINE_FLOATS
+        defines["RT_PREFETCH"] = s.integer("ahead") * LINE_FLOATS
         if shape.b_nk:
             defines |= {"RT_NV": 1, "RT_NB": s.integer("nr")}
         else:
@@ -71,7 +70,13 @@ def plan(problem: Problem, device: Device, s: Schedule) -> LaunchPlan:
         *(Arg.i64(x, areas[x]) for x in ("block_m", "block_n", "block_k")),
         Arg.i64("pad", s.integer("pad")),
         Arg.i64("rows_outer", int(s.text("inner") == "columns")),
+        Arg.i64("k_outer", int(s.text("outer") == "k" or s.flag("hand_out"))),
+        Arg.i64("share", int(s.flag("share"))),
+        Arg.i64("hand_out", int(s.flag("hand_out"))),
+        Arg.i64("fetch_panels", int(s.text("prefetch") in ("panel", "both"))),
+        Arg.i64("fetch_blocks", int(s.text("prefetch") in ("block", "both"))),
         *(Arg.i64(f"{w}_{x}", areas[f"{w}_{x}"]) for x in ("a", "b", "partial", "edge") for w in ("at", "size")),
+        Arg.i64("at_counters", areas["at_counters"]),
         Arg.f32("alpha"),
         Arg.f32("beta"),
     ]  # fmt: skip
@@ -126,12 +131,21 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -
         parts = mul(grid["k"], most(1, ceil_div(names["k"], mul(kc, grid["k"]))))
     block_k = most(unroll, round_up(ceil_div(names["k"], parts), unroll))
     pad, split = s.integer("pad"), s.integer("split_k") > 1
-    size_a = mul(block_m, add(mul(mr, block_k), pad)) if s.flag("pack_a") else 0
+    # With k outermost a block of k keeps all rows of A packed; handed out, those of all threads.
+    kept = most(1, ceil_div(rows, grid["m"])) if s.text("outer") == "k" else block_m
+    if s.flag("hand_out"):
+        kept = most(1, rows)
+    size_a = mul(kept, add(mul(mr, block_k), pad)) if s.flag("pack_a") else 0
     size_b = mul(block_n, add(mul(nr, block_k), pad)) if s.flag("pack_b") else 0
+    threads = mul(grid["batch"], grid["k"], grid["m"], grid["n"])
+    shared = mul(2, grid["batch"], grid["k"])
+    # The grid may have shrunk to where nothing is shared: one buffer each is then enough, and no more than this.
+    copies = most(mul(shared, most(grid["m"], grid["n"])), threads) if s.flag("share") else threads
     sizes = {
-        "a": (round_up(size_a, LINE_FLOATS), mul(2, grid["batch"], grid["k"], grid["m"])),
-        "b": (round_up(size_b, LINE_FLOATS), mul(2, grid["batch"], grid["k"], grid["n"])),
+        "a": (round_up(size_a, LINE_FLOATS), copies),
+        "b": (round_up(size_b, LINE_FLOATS), copies),
         "partial": (mul(names["m"], cols, nr) if split else 0, mul(grid["batch"], grid["k"])),
+        "counters": (2 * LINE_FLOATS if s.flag("hand_out") else 0, mul(grid["batch"], grid["k"])),
         "edge": (0 if s.flag("pack_b") else round_up(mul(nr, block_k), LINE_FLOATS), 0),
     }
     return {"block_m": block_m, "block_n": block_n, "block_k": block_k, **_areas(sizes)}
@@ -163,6 +177,7 @@ def _stream(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) ->
         "a": (round_up(size_a, LINE_FLOATS), mul(2, grid["batch"])),
         "b": (0, 0),
         "partial": partial,
+        "counters": (0, 0),
         "edge": (round_up(size_edge, LINE_FLOATS), 0),
     }
     return {"block_m": 1, "block_n": block_n, "block_k": block_k, **_areas(sizes)}

@@ -65,15 +65,26 @@ def parameters(problem: Problem, device: Device) -> tuple[Parameter, ...]:
         Parameter(
             "prefetch",
             "movement",
-            (0, 4, 8, 16, 32),
-            "fetch ahead, blocked: steps of k; stream: cache lines along the row of B; 0 not",
+            ("none", "panel", "block", "both"),
+            "blocked: fetch the next panel to L2, the next block from memory, while one is computed",
+        ),
+        Parameter(
+            "ahead", "movement", (0, 4, 8, 16), "stream: fetch so many cache lines ahead in each row of B"
         ),
         Parameter("pad", "layout", (0, 16), "floats between panels, against cache sets that coincide"),
         Parameter("threads", "roles", threads, "threads at most"),
         Parameter("split_batch", "roles", threads if shape.batch > 1 else (1,), "parts of the batch"),
         Parameter("split_n", "roles", threads, "parts of n among the threads"),
         Parameter("split_k", "roles", threads, "parts of k; their sums are added in a fixed order"),
+        Parameter(
+            "hand_out",
+            "roles",
+            (False, True),
+            "tiles to whichever thread is free; else to each its share of m",
+        ),
+        Parameter("share", "roles", (False, True), "threads pack together what several of them need"),
         Parameter("hold", "order", ("a", "b", "c"), "what stays in registers in the inner loop, beside sums"),
+        Parameter("outer", "order", ("n", "k"), "which blocks go round last: of n, or of k"),
         Parameter("inner", "order", ("rows", "columns"), "within a block: next tile below, or beside"),
         Parameter("unroll", "order", _UNROLL, "steps of k in a turn (stream: rows of B in a pass)"),
     )
@@ -153,10 +164,26 @@ def _blocked(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
         found.append(Violation("unroll", f"blocked unrolls k by {allowed}", {"unroll": unroll}))
     if shape.b_nk and not s.flag("pack_b"):
         found.append(Violation("pack_b", "B stored n x k has to be packed on this path", {}))
-    if s.flag("pack_b") is False and s.flag("pack_a") is False:
+    found += _fixed("blocked", s, "where B is not streamed", ahead=0)
+    if not s.flag("pack_b") and not s.flag("pack_a"):
         found += _fixed("pad", s, "where nothing is packed", pad=0)
-    if s.flag("pack_b") and not s.flag("pack_a"):
-        found += _fixed("prefetch", s, "where A is read in place and B from panels", prefetch=0)
+        if s.text("prefetch") in ("block", "both"):
+            found.append(Violation("prefetch", "no block is packed that could be fetched ahead", {}))
+    if not s.integer("nc") or not s.integer("kc"):
+        found += _fixed("outer", s, "where n or k is one block", outer="n")
+    rows = s.integer("threads") // (s.integer("split_batch") * s.integer("split_n") * s.integer("split_k"))
+    if s.flag("hand_out"):
+        found += _fixed("hand_out", s, "where tiles are handed out", split_n=1, share=True)
+        if rows == 1:
+            found.append(Violation("hand_out", "there is one thread to hand tiles out to", {"threads": rows}))
+        if s.integer("nc") and s.integer("kc"):
+            found += _fixed("hand_out", s, "where tiles are handed out", outer="k")
+    if (
+        s.flag("hand_out") is False
+        and not (s.flag("pack_a") and s.integer("split_n") > 1)
+        and not (s.flag("pack_b") and rows > 1)
+    ):
+        found += _fixed("share", s, "where no two threads need the same panels", share=True)
     return found
 
 
@@ -166,7 +193,9 @@ def _stream(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
     if not stream_possible(shape):
         numbers = {"rows": shape.m, "most": STREAM_ROWS}
         found.append(Violation("stream_rows", f"stream is for 1 to {STREAM_ROWS} rows", numbers))
-    found += _fixed("stream", s, why, mc=0, pad=0, inner="rows", pack_b=False, pack_a=not shape.b_nk)
+    found += _fixed("stream", s, why, mc=0, pad=0, inner="rows", outer="n", prefetch="none")
+    found += _fixed("stream", s, why, share=True, hand_out=False)
+    found += _fixed("stream", s, why, pack_b=False, pack_a=not shape.b_nk)
     mr, nr, unroll = s.integer("mr"), s.integer("nr"), s.integer("unroll")
     if mr > max(shape.m, 1):
         found.append(Violation("stream_rows", f"{mr} rows of {shape.m}", {"mr": mr, "rows": shape.m}))

@@ -55,13 +55,17 @@ def _blocked(device: Device, **changes: Any) -> dict[str, Any]:
         "kc": 256,
         "pack_a": True,
         "pack_b": True,
-        "prefetch": 0,
+        "prefetch": "none",
+        "ahead": 0,
         "pad": 0,
         "threads": device.cores,
         "split_batch": 1,
         "split_n": 1,
         "split_k": 1,
+        "share": True,
+        "hand_out": False,
         "hold": "b",
+        "outer": "n",
         "inner": "rows",
         "unroll": 4,
     }
@@ -95,13 +99,13 @@ def _proposals(shape: Shape, device: Device) -> list[dict[str, Any]]:
         if not shape.b_nk:
             hold_b = {"hold": "b", "mr": 1, "unroll": 4}
             found += [
-                _stream(shape, device, prefetch=4),
+                _stream(shape, device, ahead=4),
                 _stream(shape, device, mr=min(shape.m, 6)),
                 _stream(shape, device, **hold_b),
                 _stream(shape, device, split_n=1, split_k=cores),
             ]
         else:
-            found += [_stream(shape, device, kc=1024), _stream(shape, device, prefetch=8)]
+            found += [_stream(shape, device, kc=1024), _stream(shape, device, ahead=8)]
     skinny = shape.n <= 4 * lanes(device) * 4 and shape.m > shape.n
     if skinny:
         found += [_blocked(device, pack_a=False, inner="columns", mc=0)]
@@ -120,6 +124,6 @@ def _proposals(shape: Shape, device: Device) -> list[dict[str, Any]]:
 def _plain(shape: Shape, device: Device) -> list[dict[str, Any]]:
     """Legal whatever the shape: one of these ends the list, so that there always is a default."""
     return [
-        _blocked(device, mc=0, kc=0, prefetch=0, split_n=1),
-        _blocked(device, mc=0, kc=0, prefetch=0, mr=1, nr=lanes(device), threads=1),
+        _blocked(device, mc=0, kc=0, split_n=1),
+        _blocked(device, mc=0, kc=0, mr=1, nr=lanes(device), threads=1),
     ]

@@ -58,10 +58,15 @@ struct rt_gemm {
     int64_t block_m, block_n, block_k;          /* rows and columns in register tiles, k in steps */
     int64_t pad;                                /* floats between packed panels */
     int64_t rows_outer;                         /* inside a block: tiles of a row first, else of a column */
+    int64_t k_outer;                            /* all of n for a block of k before the next one, else the reverse */
+    int64_t share;                              /* threads pack together what several of them need */
+    int64_t hand_out;                           /* tiles go to whichever thread is free; else to each its share */
+    int64_t fetch_panels, fetch_blocks;         /* bring the next panel, the next block, while this one is computed */
     int64_t at_a, size_a;                       /* packed A: where, and floats of one buffer */
     int64_t at_b, size_b;                       /* packed B likewise */
     int64_t at_partial, size_partial;           /* sums of one part of k, m x n, for each part */
     int64_t at_edge, size_edge;                 /* for each thread: padded copies, accumulators */
+    int64_t at_counters;                        /* of what was handed out */
     float alpha, beta;
 };
 
