@@ -15,7 +15,14 @@ from sqlalchemy.orm import Session
 from search_space.schedule import Schedule
 from service.store import devices, jobs, races, releases, trials
 from service.store.enums import EntrantRole, RaceState, TrialState, Winner
-from service.store.records import DeviceRecord, JobProblemRecord, JobRecord, RaceRecord, TrialRecord
+from service.store.records import (
+    DeviceRecord,
+    EntrantResult,
+    JobProblemRecord,
+    JobRecord,
+    RaceRecord,
+    TrialRecord,
+)
 from service.web import roof
 
 _OURS = (EntrantRole.FINALIST, EntrantRole.DEFAULT, EntrantRole.INCUMBENT)
@@ -50,9 +57,10 @@ class ProblemResult:
     gflops: float | None
     share: Share | None
     baseline_us: float | None
+    baseline_disturbed: bool
     baseline_name: str | None
     ratio: float | None
-    """Baseline time over ours: above 1 we are faster."""
+    """Baseline time over ours: above 1 we are faster. None where either was disturbed."""
     noise: Mapping[str, Any] | None
     served: str | None
     """What a client is given: `trial`, `baseline`, or None where nothing was published."""
@@ -94,7 +102,9 @@ def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> Proble
     best = trials.best(s, row.id) or _fastest(s, row.id)
     race = races.latest(s, row.id)
     time_us, raced_trial, disturbed = _raced(race)
-    baseline_us, baseline_name = _baseline(race)
+    base = _baseline(race)
+    baseline_us = None if base is None or base.measurement is None else base.measurement.median_us
+    baseline_disturbed = base is not None and base.measurement is not None and base.measurement.contended
     trial = trials.get(s, raced_trial) if raced_trial is not None else best
     if time_us is None and best is not None:
         time_us, disturbed = best.time_us, best.contended
@@ -115,8 +125,11 @@ def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> Proble
         gflops=gflops,
         share=_share(problem, time_us, device, str(job.policy.get("cache", "cold"))),
         baseline_us=baseline_us,
-        baseline_name=baseline_name,
-        ratio=baseline_us / time_us if baseline_us and time_us else None,
+        baseline_disturbed=baseline_disturbed,
+        baseline_name=None if base is None else base.name,
+        ratio=baseline_us / time_us
+        if baseline_us and time_us and not (disturbed or baseline_disturbed)
+        else None,
         noise=dict(race.noise) if race is not None and race.noise is not None else None,
         served=None if released is None else str(released.winner),
         schedule=dict(trial.schedule) if trial is not None else None,
@@ -155,13 +168,14 @@ def _raced(race: RaceRecord | None) -> tuple[float | None, int | None, bool]:
     return min(timed, key=lambda row: row[0]) if timed else (None, None, False)
 
 
-def _baseline(race: RaceRecord | None) -> tuple[float | None, str | None]:
+def _baseline(race: RaceRecord | None) -> EntrantResult | None:
+    """How the Baseline did in a race that ended."""
     if race is None or race.state is not RaceState.DONE:
-        return None, None
+        return None
     for entrant in race.entrants:
         if entrant.role is EntrantRole.BASELINE and entrant.measurement is not None:
-            return entrant.measurement.median_us, entrant.name
-    return None, None
+            return entrant
+    return None
 
 
 def _line(trial: TrialRecord | None) -> str | None:
@@ -197,12 +211,12 @@ def show(result: JobResult, console: Console) -> None:
             _time(row.best_us) + ("*" if row.disturbed else ""),
             "" if row.gflops is None else f"{row.gflops:.1f}",
             "" if row.share is None else f"{row.share.of:.0%} {row.share.bound}",
-            _time(row.baseline_us),
+            _time(row.baseline_us) + ("*" if row.baseline_disturbed else ""),
             _ratio(row.ratio),
             _served(row),
         )
     console.print(table)
-    if any(row.disturbed for row in result.results):
+    if any(row.disturbed or row.baseline_disturbed for row in result.results):
         console.print("* disturbed: other work ran on the device while it was timed")
     for row in result.results:
         console.print(Text(f"\n{row.title}", style="bold"))
