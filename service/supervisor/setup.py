@@ -15,8 +15,6 @@ from service.store.database import Database
 from service.store.enums import Scope
 from service.store.records import WorkerRecord
 
-ADMIN_NAME = "serve"
-
 
 def free_port(host: str, port: int) -> int:
     """Check that `host`:`port` can be listened on; port 0 picks one. Raises PortTakenError.
@@ -82,13 +80,18 @@ def _write_private(home: Home, path: Path, text: str) -> None:
         raise home_error(home.root, error) from None
 
 
-def prepare_database(database_url: str, token: str) -> None:
+def admin_name(home: Home) -> str:
+    """The admin token's name in the database, one a home: homes that share a database keep theirs apart."""
+    return f"serve {socket.gethostname()}:{home.root}"[:100]
+
+
+def prepare_database(home: Home, database_url: str, token: str) -> None:
     """Tables of this version, the admin token known, and nothing held by workers that died."""
     migrate.upgrade(database_url)
     database = Database(database_url, name="rooftile supervisor")
     try:
         with database.begin() as s:
-            tokens.ensure(s, ADMIN_NAME, {Scope.ADMIN}, token)
+            tokens.ensure(s, admin_name(home), {Scope.ADMIN}, token)
         forget_dead_workers(database)
     finally:
         database.close()

@@ -88,7 +88,7 @@ class Supervisor:
             self.url = f"http://{_in_url(host)}:{port}"
             self._lock.describe(self._me())
         token = setup.admin_token(self.home, self.settings.token_text)
-        setup.prepare_database(self.settings.database_url, token)
+        setup.prepare_database(self.home, self.settings.database_url, token)
         environment = self._environment()
         for spec in self._specs():
             self.children.append(Child(spec, environment, self.home.logs, self._surface))
