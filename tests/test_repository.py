@@ -55,7 +55,7 @@ def test_optuna_is_named_only_in_the_search() -> None:
 
 @pytest.mark.slow
 def test_wheels_hold_one_name_each_and_the_data(tmp_path: Path) -> None:
-    """The client brings exactly one top-level name; the server carries kernels and migrations inside a package."""
+    """The client brings one top-level name; the server carries kernels and migrations in a package."""
     for project in (ROOT / "client", ROOT):
         subprocess.run(
             [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, project],
