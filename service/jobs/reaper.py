@@ -5,6 +5,7 @@ Whichever search worker holds the reaper's lease, every two seconds.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from dataclasses import dataclass, field
@@ -37,7 +38,8 @@ class Reaper:
     owner: str
     one_host: bool
     """All workers run on this host in one tree (embedded): a process id that is gone is a dead worker."""
-    _next_s: float = field(default=0.0, init=False)
+    _first: bool = field(default=True, init=False)
+    _next_s: float = field(default=-math.inf, init=False)
     _next_tidy_s: float = field(default=0.0, init=False)
 
     def reap(self, now_s: float) -> bool:
@@ -45,6 +47,12 @@ class Reaper:
         if now_s < self._next_s:
             return False
         self._next_s = now_s + EVERY_S
+        if self._first:
+            # The reaper before this one may be among the dead, and its lease would hold us up.
+            self._first = False
+            dead = self._dead_workers() if self.one_host else []
+            if dead:
+                self.db.run(lambda s: _bury(s, dead))
         held = self.db.run(lambda s: leases.acquire(s, leases.REAPER, self.owner, LEASE_S))
         if held is None:
             return False
@@ -74,15 +82,21 @@ def _lives(pid: int) -> bool:
 
 
 def _reap(s: Session, dead: list[WorkerRecord]) -> bool:
+    touched = _bury(s, dead)
+    touched += len(trials.expire(s)) + len(races.expire(s))
+    touched += len(publishing.withdraw_quarantined(s))
+    return touched > 0
+
+
+def _bury(s: Session, dead: list[WorkerRecord]) -> int:
+    """Give back what dead workers held, and forget them."""
     touched = 0
     for worker in dead:
         touched += len(trials.expire(s, owner=worker.id)) + len(races.expire(s, owner=worker.id))
         touched += leases.release_all(s, worker.id)
         workers.remove(s, worker.id)
         _log.info("gave back what a dead worker held", worker=worker.id, pid=worker.pid)
-    touched += len(trials.expire(s)) + len(races.expire(s))
-    touched += len(publishing.withdraw_quarantined(s))
-    return touched > 0
+    return touched
 
 
 def _alarm(s: Session) -> None:

@@ -69,7 +69,8 @@ def test_in_one_tree_a_dead_process_is_known_at_once(hands: Hands, proposer: Pro
             workers.heartbeat(s, name, WorkerKind.COMPILE, socket.gethostname(), pid, None, WorkerState.BUSY)
             assert trials.claim_compile(s, name, 2, 600.0, [ARCH])
         assert leases.acquire(s, leases.job_lease(job_id), "dead", 600.0)
-    assert Reaper(hands.db, "me", one_host=True).reap(0.0)
+        assert leases.acquire(s, leases.REAPER, "dead", 600.0)
+    Reaper(hands.db, "me", one_host=True).reap(0.0)
     with hands.db.begin() as s:
         rows = trials.of_problem(s, jobs.problems(s, job_id)[0].id)
         assert [t.lease_owner for t in rows[:4]] == [None, None, "alive", "alive"]
