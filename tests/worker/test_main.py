@@ -58,7 +58,7 @@ def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(what: str, condition: object, seconds: float = 40.0) -> None:
+def wait_for(what: str, condition: object, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():  # type: ignore[operator]
@@ -119,9 +119,10 @@ def test_a_trial_goes_through_both_processes_and_survives_a_kill(
 
         wait_for("the trial ends", ended)
         with store.read() as s:
-            row = trials.get(s, trial_id)
+            row, detail = trials.get(s, trial_id), trials.detail(s, trial_id)
         assert row is not None
-        assert (row.state, row.reason) == (TrialState.MEASURED, None)
+        assert detail is not None
+        assert (row.state, row.reason) == (TrialState.MEASURED, None), detail.evidence
         for process in (measuring, compiling):
             process.send_signal(signal.SIGTERM)
         for process in (measuring, compiling):
