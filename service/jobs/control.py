@@ -43,13 +43,19 @@ def _cancel(s: Session, job_id: int) -> JobRecord:
     return jobs.move(s, job_id, JobState.CANCELLED, JobReason.USER, "Cancelled by a person.")
 
 
-def close(s: Session, job_id: int, message: str) -> None:
-    """Cancel whatever of a job has not ended: races, trials, problems. The job must be locked."""
+def close(
+    s: Session,
+    job_id: int,
+    message: str,
+    to: JobProblemState = JobProblemState.CANCELLED,
+    reason: JobProblemReason = JobProblemReason.JOB_ENDED,
+) -> None:
+    """End whatever of a job has not ended: races, trials, problems. The job must be locked."""
     races.cancel_open(s, job_id)
     trials.cancel_open(s, job_id=job_id)
     for row in jobs.problems(s, job_id):
         if row.state not in final(JOB_PROBLEM):
-            jobs.move_problem(s, row.id, JobProblemState.CANCELLED, JobProblemReason.JOB_ENDED, message)
+            jobs.move_problem(s, row.id, to, reason, message)
 
 
 def _pause(s: Session, job_id: int) -> JobRecord:

@@ -21,7 +21,14 @@ from service.search.proposer import Proposer
 from service.settings import Settings
 from service.store import events, jobs, workers
 from service.store.database import Database
-from service.store.enums import JobReason, JobState, WorkerKind, WorkerState
+from service.store.enums import (
+    JobProblemReason,
+    JobProblemState,
+    JobReason,
+    JobState,
+    WorkerKind,
+    WorkerState,
+)
 from service.store.errors import IllegalTransition, NotFound, StoreError
 
 _log = structlog.get_logger("rooftile.search")
@@ -138,7 +145,8 @@ class SearchWorker:
             jobs.lock(s, job_id)
             job = jobs.get(s, job_id)
             if job is not None and job.open:
-                close(s, job_id, sentence)
+                fault = JobProblemReason.INTERNAL_ERROR
+                close(s, job_id, sentence, JobProblemState.FAILED, fault)
                 jobs.move(s, job_id, JobState.FAILED, JobReason.INTERNAL_ERROR, sentence)
 
         self._db.run(end)

@@ -1,0 +1,131 @@
+"""Does a search worker look when it should, wait when it should, and get past a job that cannot go on?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hands import DEVICE, Hands, connect
+
+from service.bus import HostGate
+from service.jobs.proposing import Ask, Proposal
+from service.jobs.submit import submit
+from service.search import worker as worker_module
+from service.search.proposer import Proposer
+from service.search.worker import SearchWorker, make_step
+from service.settings import Settings
+from service.store import jobs, workers
+from service.store.database import Database
+from service.store.enums import JobProblemReason, JobReason, JobState, WorkerKind, WorkerState
+
+PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
+
+
+@pytest.fixture
+def db(sqlite_url: str) -> Iterator[Database]:
+    opened = Database(sqlite_url)
+    connect(opened)
+    yield opened
+    opened.close()
+
+
+def settings(db_file: Path) -> Settings:
+    return Settings(home=db_file)
+
+
+def post(db: Database, **body: Any) -> int:
+    body = {"problem": PROBLEM, "target": {"device": DEVICE}, "budget": {"trials": 4}, **body}
+    return submit(db, body)[0].id
+
+
+def state(db: Database, job_id: int) -> JobState:
+    with db.read() as s:
+        job = jobs.get(s, job_id)
+    assert job is not None
+    return job.state
+
+
+class _Faulty(Proposer):
+    """Fails for one problem."""
+
+    def propose(self, ask: Ask) -> list[Proposal]:
+        if ask.problem.sizes()["m"] == 13:
+            raise ZeroDivisionError("thirteen")
+        return super().propose(ask)
+
+
+def test_a_fault_of_ours_ends_one_job_and_no_other(db: Database, tmp_path: Path) -> None:
+    bad = post(db, problem={**PROBLEM, "m": 13})
+    good = post(db)
+    worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=_Faulty(scored=50))
+    hands = Hands(db)
+    deadline = time.monotonic() + 60
+    while state(db, good) is not JobState.DONE and time.monotonic() < deadline:
+        worker.step()
+        hands.compile()
+        hands.measure()
+        hands.race()
+    assert state(db, good) is JobState.DONE
+    with db.read() as s:
+        job = jobs.get(s, bad)
+        row = jobs.problems(s, bad)[0]
+    assert job is not None
+    assert (job.state, job.reason) == (JobState.FAILED, JobReason.INTERNAL_ERROR)
+    assert "ZeroDivisionError: thirteen" in job.message
+    assert row.reason is JobProblemReason.INTERNAL_ERROR
+
+
+def test_while_a_measurement_has_the_host_the_search_waits(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "QUIET_S", 60.0)
+    gate = HostGate(tmp_path)
+    worker = SearchWorker(db, settings(tmp_path), gate=gate, proposer=Proposer(scored=50))
+    worker.step()
+    job_id = post(db)
+    inside, leave = threading.Event(), threading.Event()
+
+    def measure() -> None:
+        with gate.exclusive():
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    assert inside.wait(10)
+    assert not worker.step()
+    assert state(db, job_id) is JobState.QUEUED
+    leave.set()
+    thread.join()
+    assert worker.step()
+    assert state(db, job_id) is JobState.RUNNING
+
+
+def test_an_idle_worker_asks_the_database_little(db: Database, tmp_path: Path) -> None:
+    job_id = post(db)
+    step = make_step(db, settings(tmp_path))
+    worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=Proposer(scored=50))
+    assert worker.step()
+    assert state(db, job_id) is JobState.RUNNING
+    worker.step()
+    start = time.process_time()
+    for _ in range(20):
+        assert not worker.step()
+    assert (time.process_time() - start) / 20 < 0.02
+    assert callable(step)
+
+
+def test_the_heartbeat_is_a_row_that_goes_with_the_worker(db: Database, tmp_path: Path) -> None:
+    worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path))
+    worker.beat()
+    with db.read() as s:
+        row = workers.get(s, worker.name)
+    assert row is not None
+    assert (row.kind, row.state, row.alive) == (WorkerKind.SEARCH, WorkerState.IDLE, True)
+    worker.close()
+    with db.read() as s:
+        assert workers.get(s, worker.name) is None
