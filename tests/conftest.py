@@ -12,11 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from sqlalchemy import make_url
 from support.postgres import Postgres, PostgresMissingError
 
 from service.store import migrate
 from service.store.database import Database
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_this_test_only() -> Iterator[None]:
+    """A command run inside a test points structlog at captured stderr, which is closed after that test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

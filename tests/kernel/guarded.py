@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rooftile.launch.x86 import X86Kernel
 from rooftile.problem import Gemm
+
 from worker.verify.arena import GuardedBuffer
 
 Array = NDArray[np.float32]
