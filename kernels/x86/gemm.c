@@ -340,13 +340,14 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
     const int split_k = g->grid_k > 1;
     /* Threads of one row of the grid need the same A, those of one column the same B: they pack it together, or
      * each for itself. Shared buffers come in pairs: nobody packs over what a slower thread still reads. */
-    const int handed_out = g->hand_out && g->grid_m > 1;
+    const int handed_out = g->hand_out == 1 && g->grid_m > 1, by_columns = g->hand_out == 2 && g->grid_n > 1;
     const int share_a = (g->share && g->grid_n > 1) || handed_out, share_b = g->share && g->grid_m > 1;
     int64_t row0 = 0, row1 = tile_rows, col0, col1;
     if (!handed_out)
         rt_share(tile_rows, g->grid_m, at.m, &row0, &row1);
     rt_share(tile_cols, g->grid_n, at.n, &col0, &col1);
 
+    RT_UNUSED const int64_t whole_step = (row1 - row0) * (RT_MR * g->block_k + g->pad);
     const int64_t group = at.batch * g->grid_k + at.k;
     RT_UNUSED float *area_a = g->workspace + g->at_a;
     RT_UNUSED float *area_b = g->workspace + g->at_b;
@@ -358,7 +359,7 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
     const int64_t partial_pitch = tile_cols * RT_NR;
     RT_UNUSED int flip_a = 0, flip_b = 0;
     int64_t *counters = (int64_t *)(g->workspace + g->at_counters) + group * 16; /* two, a cache line apart */
-    int64_t visited = 0;
+    int64_t visited = 0, mine = 0;
 
     struct tile t = {0};
     t.ld_a = g->ld_a, t.ld_b = g->ld_b, t.ld_c = g->ld_c;
@@ -369,9 +370,11 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
         const int64_t index = turn * g->grid_batch + at.batch;
         const int present = index < g->batch;
         const struct rt_entry e = rt_entry_of(g, present ? index : 0);
-        const int64_t visits = blocks_n * most_k;
+        const int64_t visits = by_columns && most_k ? INT64_MAX : blocks_n * most_k;
+        if (by_columns && at.n == 0) /* read after the barrier that follows the packing of A */
+            __atomic_store_n(counters + (turn & 1) * 8, 0, __ATOMIC_RELAXED);
         for (int64_t visit = 0; visit < visits; visit++) {
-            const int64_t jb = (g->k_outer ? visit % blocks_n : visit / most_k) * g->block_n;
+            int64_t jb = (g->k_outer ? visit % blocks_n : visit / most_k) * g->block_n;
             const int64_t pb = g->k_outer ? visit / blocks_n : visit % most_k;
             struct block blk = {0};
             blk.j0 = col0 + jb, blk.j1 = present ? rt_min(blk.j0 + g->block_n, col1) : blk.j0;
@@ -379,23 +382,39 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
             blk.depth = rt_max(0, rt_min(g->block_k, k - blk.p0));
             blk.last = blk.p0 + blk.depth == k;
             t.depth = blk.depth, t.first = pb == 0;
-            const int busy = blk.depth > 0 && blk.j1 > blk.j0;
-            int64_t from, to;
+            RT_UNUSED int64_t from, to;
 #if RT_PACK_A
             /* A thread without columns still packs its share of A for the others. */
             const int helps = blk.depth > 0 && present;
-            if (g->k_outer && jb == 0) {
+            if (g->whole_a ? visit == 0 : g->k_outer && jb == 0) {
                 area_a += share_a ? (flip_a ? -g->size_a : g->size_a) : 0, flip_a ^= 1;
                 if (handed_out)
                     rt_share(row1 - row0, g->grid_m, at.m, &from, &to);
                 else
                     rt_share(row1 - row0, share_a ? g->grid_n : 1, share_a ? at.n : 0, &from, &to);
-                if (helps)
-                    pack_a(g, e.a, blk.p0, blk.depth, row0, from, to, area_a);
-                if (share_a && !handed_out)
+                const int64_t times = g->whole_a ? most_k : 1;
+                for (int64_t q = 0; q < times && present; q++) {
+                    const int64_t p0 = blk.p0 + q * g->block_k, depth = rt_min(g->block_k, k - p0);
+                    if (depth > 0)
+                        pack_a(g, e.a, p0, depth, row0, from, to, area_a + q * whole_step);
+                }
+                if ((share_a && !handed_out) || by_columns)
                     barrier->wait(barrier, thread);
             }
+            const float *kept_a = area_a + (g->whole_a ? pb * whole_step : 0);
+#else
+            const float *kept_a = NULL;
+            if (by_columns && visit == 0)
+                barrier->wait(barrier, thread);
 #endif
+            if (by_columns) {
+                if (pb == 0)
+                    mine = __atomic_fetch_add(counters + (turn & 1) * 8, 1, __ATOMIC_RELAXED) * g->block_n;
+                if (mine >= tile_cols)
+                    break;
+                blk.j0 = mine, blk.j1 = present ? rt_min(mine + g->block_n, tile_cols) : mine;
+            }
+            const int busy = blk.depth > 0 && blk.j1 > blk.j0;
 #if RT_PACK_B
             area_b += share_b ? (flip_b ? -g->size_b : g->size_b) : 0, flip_b ^= 1;
             blk.panels_b = area_b;
@@ -407,7 +426,8 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
             if (g->fetch_blocks && busy && visit + 1 < visits) {
                 const int64_t next_jb = (g->k_outer ? (visit + 1) % blocks_n : (visit + 1) / most_k) * g->block_n;
                 const int64_t next_pb = g->k_outer ? (visit + 1) / blocks_n : (visit + 1) % most_k;
-                const int64_t j0 = col0 + next_jb, j1 = rt_min(j0 + g->block_n, col1);
+                const int64_t j0 = by_columns ? blk.j0 : col0 + next_jb;
+                const int64_t j1 = by_columns ? (next_pb ? blk.j1 : j0) : rt_min(j0 + g->block_n, col1);
                 const int64_t p0 = (at.k * most_k + next_pb) * g->block_k;
                 const int64_t depth = rt_max(0, rt_min(g->block_k, k - p0));
                 rt_share(rt_max(0, j1 - j0), share_b ? g->grid_m : 1, share_b ? at.m : 0, &from, &to);
@@ -430,14 +450,14 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
                     __atomic_store_n(taken, 0, __ATOMIC_RELAXED);
                 barrier->wait(barrier, thread);
                 if (busy)
-                    hand_out(g, &e, &blk, &t, partial + at.k * g->size_partial, area_a, tile_rows, g->grid_m, taken);
+                    hand_out(g, &e, &blk, &t, partial + at.k * g->size_partial, kept_a, tile_rows, g->grid_m, taken);
                 continue;
             }
             for (int64_t ib = 0; ib < most_rows; ib += g->block_m) {
                 blk.i0 = row0 + ib, blk.i1 = rt_min(blk.i0 + g->block_m, row1);
 #if RT_PACK_A
-                if (g->k_outer) {
-                    blk.panels_a = area_a + ib * (RT_MR * blk.depth + g->pad);
+                if (g->k_outer || g->whole_a) {
+                    blk.panels_a = kept_a + ib * (RT_MR * blk.depth + g->pad);
                 } else {
                     area_a += share_a ? (flip_a ? -g->size_a : g->size_a) : 0, flip_a ^= 1;
                     blk.panels_a = area_a;

@@ -120,7 +120,7 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str
 
     # Copies: read from memory, written and read again in a cache.
     n_blocks, m_blocks = _ceil(my_cols, nc), _ceil(my_rows, mc)
-    copied_a = depth * my_rows * n_blocks / grid.n if s.flag("pack_a") else 0.0
+    copied_a = depth * my_rows * n_blocks / grid.n if s.text("pack_a") != "no" else 0.0
     copied_b = float(depth) * my_cols / grid.m if s.flag("pack_b") else 0.0
     a_cost = 0.35 if shape.a_km else 0.7
     b_cost = 0.7 if shape.b_nk else 0.35
@@ -146,7 +146,7 @@ def _in_place(shape: Shape, device: Device, s: Schedule, kc: int, mc: int) -> fl
     """What reading operands where they lie costs: rows that fall into the same cache sets or need a page
     each."""
     cost = 0.0
-    if not s.flag("pack_a") and not shape.a_km:
+    if s.text("pack_a") == "no" and not shape.a_km:
         pitch = shape.k * 4
         again = s.text("inner") == "rows"  # every strip of B walks all rows of A again
         cost += 0.03
@@ -164,7 +164,7 @@ def _in_place(shape: Shape, device: Device, s: Schedule, kc: int, mc: int) -> fl
 
 def _barriers(s: Schedule, grid: _Grid, blocks: int, m_blocks: int) -> int:
     count = blocks if s.flag("pack_b") and grid.m > 1 else 0
-    if s.flag("pack_a") and grid.n > 1:
+    if s.text("pack_a") != "no" and grid.n > 1:
         count += blocks * m_blocks
     return count + (2 if grid.k > 1 else 0)
 

@@ -30,7 +30,7 @@ def build(problem: Problem, device: Device, s: Schedule) -> BuildSpec:
         defines |= {
             "RT_NV": vectors,
             "RT_UNROLL_K": s.integer("unroll"),
-            "RT_PACK_A": int(s.flag("pack_a")),
+            "RT_PACK_A": int(s.text("pack_a") != "no"),
             "RT_PACK_B": int(s.flag("pack_b")),
             "RT_HOLD_A": int(s.text("hold") == "a"),
         }
@@ -67,12 +67,13 @@ def plan(problem: Problem, device: Device, s: Schedule) -> LaunchPlan:
         *(Arg.i64(f"{w}_{x}", f"{w}_{names.get(x, x)}") for w in ("ld", "stride") for x in
           ("a", "b", "c", "out", "residual")),
         *(Arg.i64(f"grid_{x}", grid[x]) for x in ("batch", "k", "m", "n")),
-        *(Arg.i64(x, areas[x]) for x in ("block_m", "block_n", "block_k")),
+        *(Arg.i64(x, areas[x]) for x in ("parts", "block_m", "block_n", "block_k")),
         Arg.i64("pad", s.integer("pad")),
         Arg.i64("rows_outer", int(s.text("inner") == "columns")),
-        Arg.i64("k_outer", int(s.text("outer") == "k" or s.flag("hand_out"))),
+        Arg.i64("k_outer", int(s.text("outer") == "k" or s.text("hand_out") == "tiles")),
         Arg.i64("share", int(s.flag("share"))),
-        Arg.i64("hand_out", int(s.flag("hand_out"))),
+        Arg.i64("whole_a", int(s.text("pack_a") == "whole")),
+        Arg.i64("hand_out", ("no", "tiles", "columns", "parts").index(s.text("hand_out"))),
         Arg.i64("fetch_panels", int(s.text("prefetch") in ("panel", "both"))),
         Arg.i64("fetch_blocks", int(s.text("prefetch") in ("block", "both"))),
         *(Arg.i64(f"{w}_{x}", areas[f"{w}_{x}"]) for x in ("a", "b", "partial", "edge") for w in ("at", "size")),
@@ -99,18 +100,19 @@ def plan(problem: Problem, device: Device, s: Schedule) -> LaunchPlan:
 
 
 def _grid(s: Schedule) -> dict[str, Expr]:
-    """Parts of batch, k, m and n. With fewer threads than the schedule has, first n, then k get fewer
-    parts."""
+    """Parts of batch, k, m and n among the threads. With fewer threads than the schedule has, first n, then k get
+    fewer parts."""
     threads = least(s.integer("threads"), "threads")
     batch = least(s.integer("split_batch"), threads)
     left = floor_div(threads, batch)
     n = least(s.integer("split_n"), left)
     left = floor_div(left, n)
+    if s.text("path") == "stream":
+        # All threads that are left share k: parts of it are handed out, or each has one.
+        return {"batch": batch, "n": n, "k": least(s.integer("split_k"), left), "m": 1}
     k = least(s.integer("split_k"), left)
-    # The stream path has no parts of m: its schedules have none left here.
     whole = s.integer("split_batch") * s.integer("split_n") * s.integer("split_k") == s.integer("threads")
-    m = 1 if s.text("path") == "stream" or whole else floor_div(left, k)
-    return {"batch": batch, "n": n, "k": k, "m": m}
+    return {"batch": batch, "n": n, "k": k, "m": 1 if whole else floor_div(left, k)}
 
 
 def _even(total: Expr, block: int) -> Expr:
@@ -131,11 +133,17 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -
         parts = mul(grid["k"], most(1, ceil_div(names["k"], mul(kc, grid["k"]))))
     block_k = most(unroll, round_up(ceil_div(names["k"], parts), unroll))
     pad, split = s.integer("pad"), s.integer("split_k") > 1
-    # With k outermost a block of k keeps all rows of A packed; handed out, those of all threads.
-    kept = most(1, ceil_div(rows, grid["m"])) if s.text("outer") == "k" else block_m
-    if s.flag("hand_out"):
-        kept = most(1, rows)
-    size_a = mul(kept, add(mul(mr, block_k), pad)) if s.flag("pack_a") else 0
+    size_a: Expr = 0
+    if s.text("pack_a") != "no":
+        # Kept are one block of rows; or all of them, with k outermost or A whole; handed out, those of all threads.
+        kept = block_m
+        if s.text("outer") == "k" or s.text("pack_a") == "whole":
+            kept = most(1, ceil_div(rows, grid["m"]))
+        if s.text("hand_out") == "tiles":
+            kept = most(1, rows)
+        size_a = mul(kept, add(mul(mr, block_k), pad))
+        if s.text("pack_a") == "whole":
+            size_a = mul(size_a, ceil_div(ceil_div(names["k"], block_k), grid["k"]))
     size_b = mul(block_n, add(mul(nr, block_k), pad)) if s.flag("pack_b") else 0
     threads = mul(grid["batch"], grid["k"], grid["m"], grid["n"])
     shared = mul(2, grid["batch"], grid["k"])
@@ -145,10 +153,10 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -
         "a": (round_up(size_a, LINE_FLOATS), copies),
         "b": (round_up(size_b, LINE_FLOATS), copies),
         "partial": (mul(names["m"], cols, nr) if split else 0, mul(grid["batch"], grid["k"])),
-        "counters": (2 * LINE_FLOATS if s.flag("hand_out") else 0, mul(grid["batch"], grid["k"])),
+        "counters": (2 * LINE_FLOATS if s.text("hand_out") != "no" else 0, mul(grid["batch"], grid["k"])),
         "edge": (0 if s.flag("pack_b") else round_up(mul(nr, block_k), LINE_FLOATS), 0),
     }
-    return {"block_m": block_m, "block_n": block_n, "block_k": block_k, **_areas(sizes)}
+    return {"parts": 1, "block_m": block_m, "block_n": block_n, "block_k": block_k, **_areas(sizes)}
 
 
 def _tiles(size: int, tile: int) -> int:
@@ -160,8 +168,8 @@ def _stream(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) ->
     names, mr, nr, step = shape.names, s.integer("mr"), s.integer("nr"), s.integer("unroll")
     strips = ceil_div(names["n"], nr)
     most_strips = ceil_div(strips, grid["n"])
-    split = s.integer("split_k") > 1
-    partial: tuple[Expr, Expr] = (0, 0)
+    parts: Expr = s.integer("split_k") if s.text("hand_out") == "parts" else grid["k"]
+    counters = (2 * LINE_FLOATS if s.text("hand_out") != "no" else 0, mul(grid["batch"], grid["n"]))
     if shape.b_nk:
         block_n: Expr = 1
         block_k: Expr = s.integer("kc") or most(lanes(device), names["k"])
@@ -169,18 +177,24 @@ def _stream(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) ->
         size_edge = mul(names["m"], nr * lanes(device))
         partial = (round_up(mul(names["m"], strips, nr), LINE_FLOATS), mul(grid["batch"], grid["k"]))
     else:
-        block_n, block_k = _even(most_strips, _tiles(s.integer("nc"), nr)), step
-        rows = names["m"] if s.text("hold") == "b" else round_up(names["m"], mr)
-        size_a = mul(round_up(names["k"], step), rows)
-        size_edge = mul(most(1, most_strips) if split else block_n, names["m"], nr)
+        deep = s.integer("kc") or step
+        block_n, block_k = _even(most_strips, _tiles(s.integer("nc"), nr)), deep
+        kept_rows = names["m"] if s.text("hold") == "b" else round_up(names["m"], mr)
+        size_a = mul(round_up(names["k"], deep), kept_rows)
+        split = s.integer("split_k") > 1
+        # A padded copy of the last strip of B, before it the sums of a block.
+        size_edge = add(deep * nr, mul(block_n, names["m"], nr))
+        size_partial = round_up(mul(most_strips, names["m"], nr), LINE_FLOATS) if split else 0
+        partial = (size_partial, mul(grid["batch"], grid["n"], parts))
     sizes = {
         "a": (round_up(size_a, LINE_FLOATS), mul(2, grid["batch"])),
         "b": (0, 0),
         "partial": partial,
-        "counters": (0, 0),
+        "counters": counters,
         "edge": (round_up(size_edge, LINE_FLOATS), 0),
     }
-    return {"block_m": 1, "block_n": block_n, "block_k": block_k, **_areas(sizes)}
+    parts = 1 if shape.b_nk else parts
+    return {"parts": parts, "block_m": 1, "block_n": block_n, "block_k": block_k, **_areas(sizes)}
 
 
 def _areas(sizes: dict[str, tuple[Expr, Expr]]) -> dict[str, Expr]:

@@ -25,8 +25,9 @@ _VECTORS = {8: (1, 2, 3, 4, 6), 16: (1, 2, 3, 4)}
 _DOTS = (1, 2, 3, 4, 6)
 _MC = (0, 24, 48, 72, 96, 144, 192, 288, 384, 768)
 _NC = (0, 128, 256, 512, 768, 1024, 2048, 4096)
-_KC = (0, 64, 128, 192, 256, 384, 512, 768, 1024)
-_UNROLL = (2, 4, 6, 8, 12, 16)
+_KC = (0, 8, 12, 16, 24, 32, 64, 128, 192, 256, 384, 512, 768, 1024)
+_MOST_VISIT = 32
+_UNROLL = (2, 3, 4, 6, 8, 12, 16)
 _BLOCKED_UNROLL = (2, 4, 8)
 _STREAM_UNROLL = (4, 6, 8, 12, 16)
 
@@ -60,7 +61,12 @@ def parameters(problem: Problem, device: Device) -> tuple[Parameter, ...]:
             ("blocked", "stream") if stream else ("blocked",),
             "blocked: caches in blocks; stream: B once, in wide rows, for few rows of A",
         ),
-        Parameter("pack_a", "movement", (False, True), "copy A into panels"),
+        Parameter(
+            "pack_a",
+            "movement",
+            ("no", "block", "whole"),
+            "copy A into panels: not, block by block, all at first",
+        ),
         Parameter("pack_b", "movement", (False, True), "copy B into panels"),
         Parameter(
             "prefetch",
@@ -75,12 +81,20 @@ def parameters(problem: Problem, device: Device) -> tuple[Parameter, ...]:
         Parameter("threads", "roles", threads, "threads at most"),
         Parameter("split_batch", "roles", threads if shape.batch > 1 else (1,), "parts of the batch"),
         Parameter("split_n", "roles", threads, "parts of n among the threads"),
-        Parameter("split_k", "roles", threads, "parts of k; their sums are added in a fixed order"),
+        Parameter(
+            "split_k",
+            "roles",
+            tuple(sorted({*threads, *((4, 8, 16) if stream and device.cores > 1 else ())})),
+            "parts of k; their sums are added in a fixed order",
+        ),
         Parameter(
             "hand_out",
             "roles",
-            (False, True),
-            "tiles to whichever thread is free; else to each its share of m",
+            (("no", "tiles", "columns", "parts") if stream else ("no", "tiles", "columns"))
+            if device.cores > 1
+            else ("no",),
+            "what goes to whichever thread is free: tiles, blocks of columns, stream: parts of k, or of n "
+            "where B is n x k; no: each has its share",
         ),
         Parameter("share", "roles", (False, True), "threads pack together what several of them need"),
         Parameter("hold", "order", ("a", "b", "c"), "what stays in registers in the inner loop, beside sums"),
@@ -115,6 +129,8 @@ def _threads(shape: Shape, s: Schedule) -> list[Violation]:
     threads = s.integer("threads")
     parts = {name: s.integer(name) for name in ("split_batch", "split_n", "split_k")}
     product = parts["split_batch"] * parts["split_n"] * parts["split_k"]
+    if s.text("hand_out") == "parts":
+        return _parts(shape, s, threads // (parts["split_batch"] * parts["split_n"]), parts)
     if threads % product:
         numbers = {"threads": threads, **parts}
         message = f"{threads} threads cannot be a grid with {product} parts of batch, n and k"
@@ -122,6 +138,23 @@ def _threads(shape: Shape, s: Schedule) -> list[Violation]:
     if s.text("path") == "stream" and product != threads:
         message = f"stream shares batch, n and k among all {threads} threads, not {product} parts"
         return [Violation("stream_grid", message, {"threads": threads, **parts})]
+    return []
+
+
+def _parts(shape: Shape, s: Schedule, team: int, parts: dict[str, int]) -> list[Violation]:
+    """Parts handed out on the stream path: of n where B is n x k, else of k, at least two for each thread."""
+    numbers = {"threads": s.integer("threads"), **parts}
+    if s.text("path") != "stream":
+        return [Violation("hand_out", "parts are handed out on the stream path", {})]
+    if shape.b_nk:
+        alone = parts["split_n"] == s.integer("threads") > 1
+        return (
+            [] if alone else [Violation("hand_out", "parts of n are for threads that split n only", numbers)]
+        )
+    if s.integer("threads") % (parts["split_batch"] * parts["split_n"]) or team < 2:
+        return [Violation("thread_grid", "no threads are left to share k", numbers)]
+    if parts["split_k"] < 2 * team:
+        return [Violation("hand_out", f"fewer than two parts for each of {team} threads", numbers)]
     return []
 
 
@@ -165,26 +198,54 @@ def _blocked(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
     if shape.b_nk and not s.flag("pack_b"):
         found.append(Violation("pack_b", "B stored n x k has to be packed on this path", {}))
     found += _fixed("blocked", s, "where B is not streamed", ahead=0)
-    if not s.flag("pack_b") and not s.flag("pack_a"):
+    if 0 < s.integer("kc") <= _MOST_VISIT:
+        found.append(Violation("kc", "blocks are deeper than that", {"kc": s.integer("kc")}))
+    pack_a, pack_b = s.text("pack_a"), s.flag("pack_b")
+    if not pack_b and pack_a == "no":
         found += _fixed("pad", s, "where nothing is packed", pad=0)
         if s.text("prefetch") in ("block", "both"):
             found.append(Violation("prefetch", "no block is packed that could be fetched ahead", {}))
     if not s.integer("nc") or not s.integer("kc"):
         found += _fixed("outer", s, "where n or k is one block", outer="n")
-    rows = s.integer("threads") // (s.integer("split_batch") * s.integer("split_n") * s.integer("split_k"))
-    if s.flag("hand_out"):
+    if pack_a == "whole" and not (s.integer("mc") or s.integer("nc") or s.integer("kc")):
+        found.append(Violation("pack_a", "one block is the whole of A already", {}))
+    return found + _sharing(s)
+
+
+def _sharing(s: Schedule) -> list[Violation]:
+    """Who takes which tiles, and who packs for whom."""
+    found: list[Violation] = []
+    parts_n, hand_out = s.integer("split_n"), s.text("hand_out")
+    parts_m = s.integer("threads") // (s.integer("split_batch") * parts_n * s.integer("split_k"))
+    if hand_out == "tiles":
         found += _fixed("hand_out", s, "where tiles are handed out", split_n=1, share=True)
-        if rows == 1:
-            found.append(Violation("hand_out", "there is one thread to hand tiles out to", {"threads": rows}))
+        if parts_m == 1:
+            found.append(
+                Violation("hand_out", "there is one thread to hand tiles out to", {"parts": parts_m})
+            )
         if s.integer("nc") and s.integer("kc"):
             found += _fixed("hand_out", s, "where tiles are handed out", outer="k")
-    if (
-        s.flag("hand_out") is False
-        and not (s.flag("pack_a") and s.integer("split_n") > 1)
-        and not (s.flag("pack_b") and rows > 1)
-    ):
+    elif hand_out == "columns":
+        found += _fixed("hand_out", s, "where columns are handed out", outer="n")
+        numbers = {"split_n": parts_n, "parts of m": parts_m, "nc": s.integer("nc")}
+        if parts_n == 1 or parts_m > 1 or not s.integer("nc"):
+            found.append(Violation("hand_out", "columns go in blocks to threads that split n only", numbers))
+        if s.text("pack_a") == "block":
+            found.append(Violation("hand_out", "with columns handed out A is packed whole or not at all", {}))
+    shared_a = s.text("pack_a") != "no" and parts_n > 1
+    shared_b = s.flag("pack_b") and parts_m > 1
+    if hand_out != "tiles" and not shared_a and not shared_b:
         found += _fixed("share", s, "where no two threads need the same panels", share=True)
     return found
+
+
+def _deep(s: Schedule) -> list[Violation]:
+    """Rows of B in a visit: some times what is unrolled."""
+    kc, unroll = s.integer("kc"), s.integer("unroll")
+    if kc == 0 or (kc % unroll == 0 and unroll < kc <= _MOST_VISIT):
+        return []
+    message = f"a visit to {kc} rows of B is not some times {unroll} rows, up to {_MOST_VISIT}"
+    return [Violation("visit", message, {"kc": kc, "unroll": unroll})]
 
 
 def _stream(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
@@ -194,8 +255,10 @@ def _stream(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
         numbers = {"rows": shape.m, "most": STREAM_ROWS}
         found.append(Violation("stream_rows", f"stream is for 1 to {STREAM_ROWS} rows", numbers))
     found += _fixed("stream", s, why, mc=0, pad=0, inner="rows", outer="n", prefetch="none")
-    found += _fixed("stream", s, why, share=True, hand_out=False)
-    found += _fixed("stream", s, why, pack_b=False, pack_a=not shape.b_nk)
+    found += _fixed("stream", s, why, share=True)
+    if s.text("hand_out") not in ("no", "parts"):
+        found.append(Violation("hand_out", "stream hands out parts", {"hand_out": s.text("hand_out")}))
+    found += _fixed("stream", s, why, pack_b=False, pack_a="no" if shape.b_nk else "whole")
     mr, nr, unroll = s.integer("mr"), s.integer("nr"), s.integer("unroll")
     if mr > max(shape.m, 1):
         found.append(Violation("stream_rows", f"{mr} rows of {shape.m}", {"mr": mr, "rows": shape.m}))
@@ -205,8 +268,11 @@ def _stream(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
             numbers = {"nr": nr}
             message = f"{nr} rows of B at once, not one of {', '.join(map(str, _DOTS))}"
             found.append(Violation("stream_dots", message, numbers))
+        if 0 < s.integer("kc") <= _MOST_VISIT:
+            message = "dot products run longer before the next row of A"
+            found.append(Violation("stream_dots", message, {"kc": s.integer("kc")}))
         return found + _registers(device, s, mr * nr, nr, "b")
-    found += _vector_columns(device, s) + _fixed("stream", s, why, kc=0)
+    found += _vector_columns(device, s) + _deep(s)
     vectors = nr // lanes(device)
     if s.text("hold") == "a":
         found.append(Violation("hold", "stream holds a piece of B, or a tile of sums", {}))

@@ -53,7 +53,7 @@ def _blocked(device: Device, **changes: Any) -> dict[str, Any]:
         "mc": 96,
         "nc": 0,
         "kc": 256,
-        "pack_a": True,
+        "pack_a": "block",
         "pack_b": True,
         "prefetch": "none",
         "ahead": 0,
@@ -63,7 +63,7 @@ def _blocked(device: Device, **changes: Any) -> dict[str, Any]:
         "split_n": 1,
         "split_k": 1,
         "share": True,
-        "hand_out": False,
+        "hand_out": "no",
         "hold": "b",
         "outer": "n",
         "inner": "rows",
@@ -80,14 +80,14 @@ def _stream(shape: Shape, device: Device, **changes: Any) -> dict[str, Any]:
         "mc": 0,
         "nc": 0,
         "kc": 0,
-        "pack_a": True,
+        "pack_a": "whole",
         "pack_b": False,
         "split_n": device.cores,
         "hold": "c",
         "unroll": 8,
     }
     if shape.b_nk:
-        values |= {"mr": min(shape.m, 3), "nr": 4, "unroll": 4, "pack_a": False}
+        values |= {"mr": min(shape.m, 3), "nr": 4, "unroll": 4, "pack_a": "no"}
     return values | changes
 
 
@@ -108,9 +108,9 @@ def _proposals(shape: Shape, device: Device) -> list[dict[str, Any]]:
             found += [_stream(shape, device, kc=1024), _stream(shape, device, ahead=8)]
     skinny = shape.n <= 4 * lanes(device) * 4 and shape.m > shape.n
     if skinny:
-        found += [_blocked(device, pack_a=False, inner="columns", mc=0)]
+        found += [_blocked(device, pack_a="no", inner="columns", mc=0)]
     if shape.m * shape.n * shape.k <= 600**3:
-        found += [_blocked(device, mc=0), _blocked(device, mc=0, pack_a=False)]
+        found += [_blocked(device, mc=0), _blocked(device, mc=0, pack_a="no")]
     found += [
         _blocked(device),
         _blocked(device, kc=384),

@@ -55,12 +55,14 @@ struct rt_gemm {
     int64_t ld_a, ld_b, ld_c, ld_out, ld_residual;
     int64_t stride_a, stride_b, stride_c, stride_out, stride_residual;
     int64_t grid_batch, grid_k, grid_m, grid_n; /* their product is the number of threads */
+    int64_t parts;                              /* of k, on the streaming path: at least grid_k */
     int64_t block_m, block_n, block_k;          /* rows and columns in register tiles, k in steps */
     int64_t pad;                                /* floats between packed panels */
     int64_t rows_outer;                         /* inside a block: tiles of a row first, else of a column */
     int64_t k_outer;                            /* all of n for a block of k before the next one, else the reverse */
     int64_t share;                              /* threads pack together what several of them need */
-    int64_t hand_out;                           /* tiles go to whichever thread is free; else to each its share */
+    int64_t whole_a;                            /* A is packed once, for all of k */
+    int64_t hand_out;                           /* to whichever thread is free: 1 tiles, 2 columns, 3 parts; 0 shares */
     int64_t fetch_panels, fetch_blocks;         /* bring the next panel, the next block, while this one is computed */
     int64_t at_a, size_a;                       /* packed A: where, and floats of one buffer */
     int64_t at_b, size_b;                       /* packed B likewise */
