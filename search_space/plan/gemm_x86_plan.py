@@ -76,7 +76,11 @@ def plan(problem: Problem, device: Device, s: Schedule) -> LaunchPlan:
         Arg.i64("hand_out", ("no", "tiles", "columns", "parts").index(s.text("hand_out"))),
         Arg.i64("fetch_panels", int(s.text("prefetch") in ("panel", "both"))),
         Arg.i64("fetch_blocks", int(s.text("prefetch") in ("block", "both"))),
-        *(Arg.i64(f"{w}_{x}", areas[f"{w}_{x}"]) for x in ("a", "b", "partial", "edge") for w in ("at", "size")),
+        *(
+            Arg.i64(f"{w}_{x}", areas[f"{w}_{x}"])
+            for x in ("a", "b", "partial", "edge")
+            for w in ("at", "size")
+        ),
         Arg.i64("at_counters", areas["at_counters"]),
         Arg.f32("alpha"),
         Arg.f32("beta"),
@@ -100,8 +104,8 @@ def plan(problem: Problem, device: Device, s: Schedule) -> LaunchPlan:
 
 
 def _grid(s: Schedule) -> dict[str, Expr]:
-    """Parts of batch, k, m and n among the threads. With fewer threads than the schedule has, first n, then k get
-    fewer parts."""
+    """Parts of batch, k, m and n among the threads. With fewer threads than the schedule has, first n, then k
+    get fewer parts."""
     threads = least(s.integer("threads"), "threads")
     batch = least(s.integer("split_batch"), threads)
     left = floor_div(threads, batch)
@@ -135,7 +139,7 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -
     pad, split = s.integer("pad"), s.integer("split_k") > 1
     size_a: Expr = 0
     if s.text("pack_a") != "no":
-        # Kept are one block of rows; or all of them, with k outermost or A whole; handed out, those of all threads.
+        # Kept are one block of rows; or all of them, with k outermost or A whole; handed out, all threads'.
         kept = block_m
         if s.text("outer") == "k" or s.text("pack_a") == "whole":
             kept = most(1, ceil_div(rows, grid["m"]))
@@ -147,7 +151,7 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -
     size_b = mul(block_n, add(mul(nr, block_k), pad)) if s.flag("pack_b") else 0
     threads = mul(grid["batch"], grid["k"], grid["m"], grid["n"])
     shared = mul(2, grid["batch"], grid["k"])
-    # The grid may have shrunk to where nothing is shared: one buffer each is then enough, and no more than this.
+    # The grid may have shrunk to where nothing is shared: one buffer each is then enough, and no more.
     copies = most(mul(shared, most(grid["m"], grid["n"])), threads) if s.flag("share") else threads
     sizes = {
         "a": (round_up(size_a, LINE_FLOATS), copies),
