@@ -176,6 +176,6 @@ def test_two_supervisors_on_one_home(tmp_path: Path) -> None:
     finally:
         first.send_signal(signal.SIGTERM)
     started = time.monotonic()
-    assert first.wait(10) == 0
-    assert time.monotonic() - started < 6
+    assert first.wait(30) == 0
+    assert time.monotonic() - started < 20
     assert _no_children(home)
