@@ -191,7 +191,10 @@ RT_UNUSED RT_NOINLINE void pack_b(const struct rt_gemm *g, const float *b, int64
         for (; p + ROWS_AT_ONCE <= depth; p += ROWS_AT_ONCE) {
             const float *rows = b_at(g, b, p0 + p, (j0 + from) * RT_NR);
             float *panel = panels + from * size + p * RT_NR;
+            const int64_t ahead = p + 2 * ROWS_AT_ONCE <= depth ? ROWS_AT_ONCE * g->ld_b : 0;
             for (int64_t j = from; j < whole; j++, rows += RT_NR, panel += size) {
+                RT_UNROLL for (int u = 0; u < ROWS_AT_ONCE; u++) RT_UNROLL for (int v = 0; v < RT_NR; v += RT_LINE_FLOATS)
+                    rt_fetch(rows + ahead + u * g->ld_b + v);
                 RT_UNROLL for (int u = 0; u < ROWS_AT_ONCE; u++) RT_UNROLL for (int v = 0; v < RT_NV; v++)
                     v_store(panel + u * RT_NR + v * RT_VL, v_load(rows + u * g->ld_b + v * RT_VL));
             }

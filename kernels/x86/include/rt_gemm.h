@@ -253,6 +253,10 @@ RT_INLINE void rt_pack(const float *from, int64_t pitch, int across, int64_t dep
     int64_t p = 0;
     for (; p + 4 <= depth; p += 4) {
         int64_t i = 0;
+        /* The next panel's lines, mostly: short rows end before the hardware sees what is coming. */
+        if (p % RT_LINE_FLOATS == 0)
+            for (int64_t q = 0; q < lines; q++)
+                rt_fetch(from + (q + wide) * pitch + p);
         for (; i + 4 <= lines; i += 4)
             rt_transpose4(from + i * pitch + p, pitch, panel + p * wide + i, wide);
         for (; i < lines; i++)
