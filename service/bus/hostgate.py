@@ -57,6 +57,17 @@ class HostGate:
         with self._enter(fcntl.LOCK_EX, timeout_s):
             yield
 
+    def measuring(self) -> bool:
+        """Whether somebody is alone on this host right now. Never waits, costs some 20 us."""
+        room = open_lock_file(self._room)
+        try:
+            fcntl.flock(room, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(room)
+        return False
+
     @contextmanager
     def _enter(self, how: int, timeout_s: float | None) -> Iterator[None]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -11,7 +11,7 @@ from typing import Any
 
 from service.bus.app import make_celery
 from service.bus.broker import warn_of_eviction
-from service.bus.hostgate import interrupt_wait
+from service.bus.hostgate import HostGate, interrupt_wait
 from service.bus.loop import Loop
 from service.bus.names import Kind, task_of
 from service.settings import Settings
@@ -25,8 +25,11 @@ def run_loop(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
     """Run `loop` until SIGTERM or SIGINT. Call from the main thread, last in a worker's main.
 
     Embedded: the loop runs here and sweeps. Cluster: Celery listens here on `queues` (bus.names.queue_of)
-    and each message rings the loop, which works in a thread of its own.
+    and each message rings the loop, which works in a thread of its own. Loops that do not measure keep
+    still while somebody on this host does.
     """
+    if not any(queue.startswith(f"{Kind.MEASURE}.") for queue in queues):
+        loop.quiet = HostGate().measuring
     if settings.embedded:
         _run_plain(loop)
     else:

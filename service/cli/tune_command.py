@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rooftile.device import local_cpu
 
+from service.bus import HostGate
 from service.cli import tune_args, tune_result, tune_watch
 from service.cli.common import DONE, FAILED, guarded, print_json
 from service.errors import OperationError
@@ -111,7 +112,13 @@ class _Run:
         self._hands = hands
         self._view = view
         self._stop = hands.supervisor
+        self._gate = HostGate()
+        self._looked_s = float("-inf")
         self.cancelled = False
+
+    def _quiet(self) -> bool:
+        """Somebody measures: looking at the database may wait, though not for long."""
+        return time.monotonic() - self._looked_s < tune_watch.LOOK_LEAST_S and self._gate.measuring()
 
     def go(self, body: dict[str, Any]) -> JobRecord:
         if self._hands.settings.embedded:
@@ -154,8 +161,9 @@ class _Run:
                     return self._job(job_id)
                 self._view.say("cancelling; the best so far is kept")
                 self._cancel(job_id)
-            if time.monotonic() >= next_look:
-                next_look = time.monotonic() + tune_watch.LOOK_EVERY_S
+            if time.monotonic() >= next_look and not self._quiet():
+                self._looked_s = time.monotonic()
+                next_look = self._looked_s + tune_watch.LOOK_EVERY_S
                 job, rows = tune_watch.look(self._database, job_id)
                 if job is None:
                     raise OperationError(f"Job {job_id} is gone from the database.")

@@ -15,6 +15,7 @@ from service.store.records import JobRecord
 
 # Looking is cheap, but it wakes a core beside a running measurement: not more often than needed.
 LOOK_EVERY_S = 0.5
+LOOK_LEAST_S = 2.0
 LINE_EVERY_S = 10.0
 
 _OPEN = (TrialState.PROPOSED, TrialState.COMPILED, TrialState.MEASURING)

@@ -14,8 +14,19 @@ from pathlib import Path
 import pytest
 
 import service.bus.loop as loop_module
-from service.bus import MAX_JOB_S, Doorbell, Kind, Loop, make_celery, measure_queue, queue_of, task_of
+from service.bus import (
+    MAX_JOB_S,
+    Doorbell,
+    HostGate,
+    Kind,
+    Loop,
+    make_celery,
+    measure_queue,
+    queue_of,
+    task_of,
+)
 from service.jobs.request import MOST_SECONDS
+from service.paths import shared_dir
 from service.settings import Settings
 
 
@@ -70,6 +81,31 @@ def test_a_loop_works_at_once_while_there_is_work_and_then_sweeps() -> None:
     loop.ring()
     assert _wait(lambda: len(calls) >= 5, 0.1)
     assert _wait(lambda: len(calls) >= 6, 1.0)
+    loop.stop()
+    assert loop.join(1.0)
+
+
+def test_a_loop_keeps_still_while_somebody_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(loop_module, "QUIET_S", 0.4)
+    calls: list[float] = []
+
+    def step() -> bool:
+        calls.append(time.monotonic())
+        return False
+
+    gate = HostGate(shared_dir(tmp_path / "locks"))
+    loop = Loop(step, sweep_s=0.01, name="t")
+    loop.quiet = gate.measuring
+    with gate.exclusive():
+        assert gate.measuring()
+        loop.start()
+        time.sleep(1.0)
+        assert 2 <= len(calls) <= 4  # at once, and then once in QUIET_S
+    assert not gate.measuring()
+    with gate.shared():
+        assert not gate.measuring()
+        before = len(calls)
+        assert _wait(lambda: len(calls) > before + 10)
     loop.stop()
     assert loop.join(1.0)
 
