@@ -71,6 +71,10 @@ ENDS = {
 }
 
 
+# What the database has no part in is tested on one of the two.
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
 @dataclass
 class Bench:
     """Both loops on one database, with what they share."""
@@ -204,6 +208,7 @@ def test_a_race_is_run_and_written(bench: Bench) -> None:
     assert done.noise["pair"] == ["best", "twin"]
 
 
+@on_sqlite
 @pytest.mark.parametrize("changed", [False, True], ids=["same sources", "changed sources"])
 def test_bytes_that_were_pruned_are_built_again_to_the_same_hash(
     bench: Bench, tmp_path: Path, changed: bool
@@ -248,6 +253,7 @@ def test_a_cancelled_job_is_left_within_seconds_and_the_next_one_runs(bench: Ben
     assert bench.end(after).state is TrialState.MEASURED
 
 
+@on_sqlite
 def test_a_stop_gives_back_what_is_held(bench: Bench) -> None:
     class Stopped:
         stopping = True
@@ -264,6 +270,7 @@ def test_a_stop_gives_back_what_is_held(bench: Bench) -> None:
     assert all(bench.end(row).state in (TrialState.MEASURED, TrialState.CULLED) for row in rows)
 
 
+@on_sqlite
 def test_without_a_compiler_claims_go_back_and_the_sentence_comes_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +285,7 @@ def test_without_a_compiler_claims_go_back_and_the_sentence_comes_out(
     assert bench.end(row).state is TrialState.MEASURED
 
 
+@on_sqlite
 def test_the_roof_is_measured_once_and_kept_with_what_it_belongs_to(bench: Bench, tools: Tools) -> None:
     bench.job([("good", 0)])
     key = local_cpu().key
@@ -341,6 +349,7 @@ def test_a_worker_reports_and_leaves_no_row(database: Database) -> None:
         assert workers.alive(s, WorkerKind.COMPILE) == []
 
 
+@on_sqlite
 def test_nothing_is_claimed_for_a_device_out_of_service(bench: Bench) -> None:
     _, (row,) = bench.job([("good", 0)])
     assert bench.compile.step()

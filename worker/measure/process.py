@@ -167,11 +167,11 @@ class CandidateProcess:
 
     def _collect(self) -> dict[str, Any]:
         """The pipe closed without an answer: why?"""
-        status = self._reap()
-        # What it left behind in its group (it may have forked) goes with it.
+        # What it left behind in its group (it may have forked) goes with it. Before it is waited for: until
+        # then its number is its own, and how it ended is settled.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        return self._why(status)
+        return self._why(self._reap())
 
     def _why(self, status: int) -> dict[str, Any]:
         evidence: dict[str, Any] = {"step": self._step}

@@ -112,9 +112,10 @@ class MeasureSession:
         child, self._child, self._reader = self._child, None, None
         if child is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        if child.poll() is None:  # else its number may belong to somebody else by now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
