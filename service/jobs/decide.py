@@ -32,8 +32,6 @@ class Verb(Enum):
     """Disturbed: race once more."""
     NEXT = "next"
     """Every finalist failed its re-check: race the ones behind them."""
-    NOTHING = "nothing"
-    """Nothing of ours passed."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,3 @@ class Proposer(Protocol):
         leave nothing at all.
         """
         ...
-
-    def forget(self, name: str) -> None:
-        """Drop what was kept for a search that has ended."""
-        ...

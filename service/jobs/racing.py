@@ -135,7 +135,7 @@ def judge(s: Session, job: JobRecord, row: JobProblemRecord, race: RaceRecord) -
     reason = _stopped(row)
     if decision.verb is Verb.AGAIN:
         _disturbed(s, job, row, decision, served)
-    elif decision.verb in (Verb.NEXT, Verb.NOTHING):
+    elif decision.verb is Verb.NEXT:
         _again(s, job, row, f"No finalist passed its re-check: {decision.reason}.")
     elif decision.verb is Verb.KEEP:
         assert served is not None

@@ -43,9 +43,6 @@ class Proposer:
         self._blas = ThreadpoolController()
         self._searches: OrderedDict[str, dict[str, FamilySearch]] = OrderedDict()
 
-    def forget(self, name: str) -> None:
-        self._searches.pop(name, None)
-
     def propose(self, ask: Ask) -> list[Proposal]:
         # On matrices this small a second BLAS thread only burns a core.
         with self._blas.limit(limits=1):
