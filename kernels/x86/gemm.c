@@ -7,154 +7,9 @@
  *
  * While a block is computed, what comes next can be fetched: the next panel, and the next block where it lies in
  * memory, so that packing it does not wait.
- *
- * Further macros: RT_PACK_A, RT_PACK_B; RT_HOLD_A 1 holds a column of A in registers and runs over B, 0 the reverse.
  */
 #include "rt_gemm.h"
-
-#ifndef RT_PACK_A
-#define RT_PACK_A 1
-#endif
-#ifndef RT_PACK_B
-#define RT_PACK_B 1
-#endif
-#ifndef RT_HOLD_A
-#define RT_HOLD_A 0
-#endif
-#if RT_B_NK && !RT_PACK_B
-#error "B stored n x k has to be packed"
-#endif
-
-/* Distance in A of one step of k, and of one row. */
-#if RT_PACK_A
-#define A_STEP RT_MR
-#define A_ROW 1
-#elif RT_A_KM
-#define A_STEP ld_a
-#define A_ROW 1
-#else
-#define A_STEP 1
-#define A_ROW ld_a
-#endif
-
-/* One tile's work; what changes from tile to tile. */
-struct tile {
-    const float *a, *b, *c;
-    float *out;
-    int64_t ld_a, ld_b, ld_c, ld_out, depth;
-    float alpha, beta;
-    int first; /* the first block of k: out is written, else added to */
-    int raw;   /* neither alpha nor beta: partial sums */
-};
-
-RT_INLINE void tile_step(vf acc[RT_MR][RT_NV], const float *a, const int64_t row, const float *b, const int rows)
-{
-#if RT_HOLD_A
-    vf held[RT_MR];
-    RT_UNROLL for (int i = 0; i < rows; i++)
-    {
-        held[i] = v_broadcast(a + i * row);
-        rt_keep(held[i]);
-    }
-    RT_UNROLL for (int j = 0; j < RT_NV; j++)
-    {
-        vf x = v_load(b + j * RT_VL);
-        rt_keep(x);
-        RT_UNROLL for (int i = 0; i < rows; i++) rt_fma(acc[i][j], held[i], x);
-    }
-#else
-    vf held[RT_NV];
-    RT_UNROLL for (int j = 0; j < RT_NV; j++)
-    {
-        held[j] = v_load(b + j * RT_VL);
-        rt_keep(held[j]);
-    }
-    RT_UNROLL for (int i = 0; i < rows; i++)
-    {
-        vf x = v_broadcast(a + i * row);
-        RT_UNROLL for (int j = 0; j < RT_NV; j++) rt_fma(acc[i][j], x, held[j]);
-    }
-#endif
-}
-
-RT_INLINE void tile_compute(const struct tile *t, const int rows, const int packed_b)
-{
-    vf acc[RT_MR][RT_NV];
-    const float *a = t->a, *b = t->b;
-    const int64_t ld_a = t->ld_a, b_step = packed_b ? RT_NR : t->ld_b, ld_out = t->ld_out;
-    (void)ld_a;
-    float *out = t->out;
-    /* The tile of out is needed after the loop: fetch it during the loop. */
-    RT_UNROLL for (int i = 0; i < rows; i++)
-    {
-        RT_UNROLL for (int j = 0; j < RT_NR; j += RT_LINE_FLOATS)
-            rt_fetch(out + i * ld_out + j);
-    }
-    RT_UNROLL for (int i = 0; i < rows; i++) RT_UNROLL for (int j = 0; j < RT_NV; j++) acc[i][j] = v_zero();
-
-    int64_t p = 0;
-    for (; p + RT_UNROLL_K <= t->depth; p += RT_UNROLL_K) {
-        RT_UNROLL for (int u = 0; u < RT_UNROLL_K; u++) tile_step(acc, a + u * A_STEP, A_ROW, b + u * b_step, rows);
-        a += RT_UNROLL_K * A_STEP;
-        b += RT_UNROLL_K * b_step;
-    }
-    for (; p < t->depth; p++, a += A_STEP, b += b_step)
-        tile_step(acc, a, A_ROW, b, rows);
-
-    if (RT_ALPHA == 2 && !t->raw) {
-        const float alpha = t->alpha;
-        RT_UNROLL for (int i = 0; i < rows; i++)
-            RT_UNROLL for (int j = 0; j < RT_NV; j++) acc[i][j] = acc[i][j] * alpha;
-    }
-    if (!t->first) {
-        RT_UNROLL for (int i = 0; i < rows; i++) RT_UNROLL for (int j = 0; j < RT_NV; j++)
-            acc[i][j] = acc[i][j] + v_load(out + i * ld_out + j * RT_VL);
-    } else if (RT_BETA && !t->raw && t->beta != 0.0f) {
-        const float beta = t->beta;
-        RT_UNROLL for (int i = 0; i < rows; i++) RT_UNROLL for (int j = 0; j < RT_NV; j++)
-            acc[i][j] = beta * v_load(t->c + i * t->ld_c + j * RT_VL) + acc[i][j];
-    }
-    RT_UNROLL for (int i = 0; i < rows; i++)
-        RT_UNROLL for (int j = 0; j < RT_NV; j++) v_store(out + i * ld_out + j * RT_VL, acc[i][j]);
-}
-
-typedef void (*tile_function)(const struct tile *t);
-#define DEFINE_TILE(rows)                                                                                             \
-    RT_NOINLINE void tile_##rows(const struct tile *t) { tile_compute(t, rows, RT_PACK_B); }
-#define NAME_TILE(rows) tile_##rows,
-RT_EACH_ROWS(DEFINE_TILE)
-static const tile_function tiles[] = {NULL, RT_EACH_ROWS(NAME_TILE)};
-#if RT_PACK_B
-#define edge_tiles tiles
-#else
-#define DEFINE_EDGE_TILE(rows)                                                                                        \
-    RT_NOINLINE void edge_tile_##rows(const struct tile *t) { tile_compute(t, rows, 1); }
-#define NAME_EDGE_TILE(rows) edge_tile_##rows,
-RT_EACH_ROWS(DEFINE_EDGE_TILE)
-static const tile_function edge_tiles[] = {NULL, RT_EACH_ROWS(NAME_EDGE_TILE)};
-#endif
-
-/* A tile with columns beyond the edge: into a full tile aside, and from there what is inside. */
-RT_NOINLINE void tile_at_edge(const struct tile *t, int64_t rows, int64_t cols)
-{
-    float full[RT_MR * RT_NR];
-    struct tile aside = *t;
-    aside.out = full, aside.ld_out = RT_NR, aside.first = 1, aside.raw = 1;
-    edge_tiles[rows](&aside);
-    const float alpha = RT_ALPHA == 2 && !t->raw ? t->alpha : 1.0f;
-    const int add_c = RT_BETA && t->first && !t->raw && t->beta != 0.0f;
-    for (int64_t i = 0; i < rows; i++) {
-        float *out = t->out + i * t->ld_out;
-        for (int64_t j = 0; j < cols; j++) {
-            float x = full[i * RT_NR + j] * alpha;
-            if (!t->first)
-                x += out[j];
-            else if (add_c)
-                x += t->beta * t->c[i * t->ld_c + j];
-            out[j] = x;
-        }
-    }
-}
+#include "rt_tile.h"
 
 RT_INLINE const float *a_at(const struct rt_gemm *g, const float *a, int64_t row, int64_t p)
 {
@@ -211,41 +66,12 @@ RT_UNUSED RT_NOINLINE void pack_b(const struct rt_gemm *g, const float *b, int64
     }
 }
 
-/* Memory that is to be fetched little by little: rows of `lines` cache lines, `pitch` floats apart. */
-struct fetch {
-    const float *at;
-    int64_t pitch, rows, lines, line, each;
-};
-
-RT_INLINE struct fetch fetch_of(const float *from, int64_t pitch, int64_t rows, int64_t floats, int64_t turns)
-{
-    struct fetch f = {from, pitch, rows, (floats + RT_LINE_FLOATS - 1) / RT_LINE_FLOATS, 0, 0};
-    if (turns > 0 && floats > 0)
-        f.each = (rows * f.lines + turns - 1) / turns;
-    else
-        f.rows = 0;
-    return f;
-}
-
-RT_INLINE void fetch_some(struct fetch *f)
-{
-    for (int64_t left = f->each; left > 0 && f->rows > 0;) {
-        const int64_t now = rt_min(left, f->lines - f->line);
-        const float *at = f->at + f->line * RT_LINE_FLOATS;
-        for (int64_t i = 0; i < now; i++)
-            rt_fetch_l2(at + i * RT_LINE_FLOATS);
-        left -= now, f->line += now;
-        if (f->line == f->lines)
-            f->line = 0, f->at += f->pitch, f->rows--;
-    }
-}
-
 /* A block of tiles: tile rows i0..i1, tile columns j0..j1, depth p0..p0 + depth. */
 struct block {
     int64_t i0, i1, j0, j1, p0, depth;
     const float *panels_a, *panels_b, *edge_b;
     int last; /* the last block of k: the epilogue is due */
-    struct fetch panel, next_a, next_b;
+    struct rt_ahead panel, next_a, next_b;
 };
 
 RT_INLINE void block_tile(const struct rt_gemm *g, const struct rt_entry *e, struct block *blk, struct tile *t,
@@ -261,9 +87,9 @@ RT_INLINE void block_tile(const struct rt_gemm *g, const struct rt_entry *e, str
     t->out = (t->raw ? sums : e->out) + row * t->ld_out + col;
     if (RT_BETA)
         t->c = e->c + row * g->ld_c + col;
-    fetch_some(&blk->panel);
-    fetch_some(&blk->next_a);
-    fetch_some(&blk->next_b);
+    rt_ahead_some(&blk->panel);
+    rt_ahead_some(&blk->next_a);
+    rt_ahead_some(&blk->next_b);
     if (cols == RT_NR)
         tiles[rows](t);
     else
@@ -282,10 +108,10 @@ RT_INLINE void block_tiles(const struct rt_gemm *g, const struct rt_entry *e, st
         for (int64_t i = blk->i0; i < blk->i1; i++) {
             if (g->fetch_panels && i + 1 < blk->i1) {
                 if (RT_PACK_A)
-                    blk->panel = fetch_of(blk->panels_a + (i + 1 - blk->i0) * (RT_MR * blk->depth + g->pad), 0, 1,
+                    blk->panel = rt_ahead_of(blk->panels_a + (i + 1 - blk->i0) * (RT_MR * blk->depth + g->pad), 0, 1,
                                            RT_MR * blk->depth, cols);
                 else
-                    blk->panel = fetch_of(a_at(g, e->a, (i + 1) * RT_MR, blk->p0), g->ld_a,
+                    blk->panel = rt_ahead_of(a_at(g, e->a, (i + 1) * RT_MR, blk->p0), g->ld_a,
                                            RT_A_KM ? blk->depth : RT_MR, RT_A_KM ? RT_MR : blk->depth, cols);
             }
             for (int64_t j = blk->j0; j < blk->j1; j++)
@@ -294,7 +120,7 @@ RT_INLINE void block_tiles(const struct rt_gemm *g, const struct rt_entry *e, st
     } else {
         for (int64_t j = blk->j0; j < blk->j1; j++) {
             if (RT_PACK_B && g->fetch_panels && j + 1 < blk->j1)
-                blk->panel = fetch_of(blk->panels_b + (j + 1 - blk->j0) * (RT_NR * blk->depth + g->pad), 0, 1,
+                blk->panel = rt_ahead_of(blk->panels_b + (j + 1 - blk->j0) * (RT_NR * blk->depth + g->pad), 0, 1,
                                        RT_NR * blk->depth, rows);
             for (int64_t i = blk->i0; i < blk->i1; i++)
                 block_tile(g, e, blk, t, sums, i, j);
@@ -437,7 +263,7 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
                 const int64_t cols = rt_min((j0 + to) * RT_NR, g->n) - (j0 + from) * RT_NR;
                 const int64_t tile_count = (row1 - row0) * (blk.j1 - blk.j0);
                 if (cols > 0 && depth > 0)
-                    blk.next_b = fetch_of(b_at(g, e.b, p0, (j0 + from) * RT_NR), g->ld_b, RT_B_NK ? cols : depth,
+                    blk.next_b = rt_ahead_of(b_at(g, e.b, p0, (j0 + from) * RT_NR), g->ld_b, RT_B_NK ? cols : depth,
                                           RT_B_NK ? depth : cols, tile_count);
             }
 #else
@@ -472,7 +298,7 @@ RT_EXPORT void run(const void *args, int thread, int threads, rt_barrier *barrie
                     const int64_t i0 = blk.i1, i1 = rt_min(i0 + g->block_m, row1);
                     if (g->fetch_blocks && i1 > i0) {
                         const int64_t rows = rt_min(i1 * RT_MR, g->m) - i0 * RT_MR;
-                        blk.next_a = fetch_of(a_at(g, e.a, i0 * RT_MR, blk.p0), g->ld_a, RT_A_KM ? blk.depth : rows,
+                        blk.next_a = rt_ahead_of(a_at(g, e.a, i0 * RT_MR, blk.p0), g->ld_a, RT_A_KM ? blk.depth : rows,
                                               RT_A_KM ? rows : blk.depth, (blk.i1 - blk.i0) * (blk.j1 - blk.j0));
                     }
                 }

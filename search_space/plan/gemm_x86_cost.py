@@ -1,9 +1,7 @@
 """How long should a schedule of gemm_x86 take? A roofline with tile quantisation, packing and cache levels.
 
-Pure arithmetic on the device's typical numbers: it orders candidates before anything was measured. The
-weights that
-are not a datasheet's were fitted once on a Zen 3 with two cores, to the ratio of schedules, not to absolute
-times.
+Pure arithmetic on the device's typical numbers: it orders candidates before anything was measured. Constants
+that no datasheet has were fitted to some 450 schedules of eight shapes on a Zen 3 with two cores.
 """
 
 from __future__ import annotations
@@ -18,17 +16,26 @@ from search_space.plan.gemm_x86_shape import Shape
 from search_space.plan.gemm_x86_space import lanes
 from search_space.schedule import Schedule
 
-_START_US = 1.5
+START_US = 1.5
 """Waking the pool's spinning threads and ending the run."""
-_BARRIER_US = 0.7
-_TILE_CYCLES = 14.0
+BARRIER_US = 1.0
+TILE_CYCLES = 16.0
 """Entering and leaving a register tile: call, empty pipeline, loop exit."""
-_BUSY = 0.93
+BUSY = 0.9
 """What the inner loop reaches of its bound by instruction counts."""
-_L2_BYTES_A_CYCLE = 20.0
-_L3_BYTES_A_CYCLE = 8.0
-_WIDE_STREAM_BYTES = 4096.0
+L2_BYTES_A_CYCLE = 24.0
+L3_BYTES_A_CYCLE = 12.0
+MISS_CYCLES = 5.0
+"""A line of B read where it lies that is not in L1: several are under way at once."""
+COPY_CYCLES = 0.35
+"""For each float that is packed as it lies; TURN_CYCLES where it is transposed."""
+TURN_CYCLES = 0.6
+WIDE_BYTES = 3072.0
 """Half of memory's rate is lost where a stream is only this long before it jumps to another page."""
+STATIC = 1.05
+"""Threads with fixed shares wait for the slowest."""
+STREAMS = 8
+"""Rows of memory read side by side that the hardware still follows."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,10 @@ class _Grid:
 
 def _grid(s: Schedule, cores: int) -> _Grid:
     threads = min(s.integer("threads"), cores)
-    batch, n, k = (s.integer(f"split_{x}") for x in ("batch", "n", "k"))
-    m = 1 if s.text("path") == "stream" else max(1, threads // (batch * n * k))
-    return _Grid(batch, n, k, m)
+    batch = min(s.integer("split_batch"), threads)
+    n = min(s.integer("split_n"), threads // batch)
+    k = min(s.integer("split_k"), threads // batch // n)
+    return _Grid(batch, n, k, 1 if s.text("path") == "stream" else max(1, threads // (batch * n * k)))
 
 
 def _ceil(x: int, y: int) -> int:
@@ -59,33 +67,49 @@ def predict(problem: Problem, device: Device, s: Schedule) -> Estimate:
     shape, grid = Shape.of(problem), _grid(s, device.cores)
     if 0 in (shape.m, shape.n):
         return Estimate(0.0, "empty", {})
-    terms = (
-        _stream(shape, device, s, grid) if s.text("path") == "stream" else _blocked(shape, device, s, grid)
-    )
+    way = _stream if s.text("path") == "stream" else _blocked
+    terms = way(shape, device, s, grid)
     turns = _ceil(shape.batch, grid.batch)
+    overlap = terms.pop("overlap")
     terms = {name: us * turns for name, us in terms.items()}
-    terms["start"] = _START_US if grid.threads > 1 else 0.3
-    overlapped = min(terms["compute"], terms["memory"]) * terms.pop("overlap") / turns
-    time_us = sum(terms.values()) - overlapped
-    return Estimate(time_us, max(terms, key=lambda name: terms[name]), terms)
+    terms["start"] = START_US if grid.threads > 1 else 0.3
+    hidden = min(terms["compute"], terms["memory"]) * overlap
+    return Estimate(sum(terms.values()) - hidden, max(terms, key=lambda name: terms[name]), terms)
+
+
+def _units(device: Device) -> float:
+    """Vectors that the units of a core multiply and add in a cycle."""
+    return device.fma_units * min(1.0, device.fma_bits / device.vector_bits)
+
+
+def _loads(device: Device) -> float:
+    return max(1.0, device.load_bits / device.vector_bits)
 
 
 def _step_cycles(device: Device, rows: int, vectors: int) -> float:
     """Cycles of one step of k of a tile: multiply-adds, loads, or the latency of the sums."""
-    units = device.fma_units * min(1.0, device.fma_bits / device.vector_bits)
-    loads = device.load_bits / device.vector_bits
-    return max(rows * vectors / units, (rows + vectors) / max(loads, 1.0), float(device.fma_latency)) / _BUSY
+    work = max(rows * vectors / _units(device), (rows + vectors) / _loads(device))
+    return max(work, float(device.fma_latency)) / BUSY
 
 
-def _memory_us(device: Device, nbytes: float, threads: int, stream_bytes: float = 1e9) -> float:
-    rate = device.memory_gbs(threads) * stream_bytes / (stream_bytes + _WIDE_STREAM_BYTES)
+def _memory_us(device: Device, nbytes: float, threads: int, stream_bytes: float) -> float:
+    rate = device.memory_gbs(threads) * stream_bytes / (stream_bytes + WIDE_BYTES)
     return nbytes / rate / 1e3
 
 
+def _rate(device: Device, nbytes: float) -> float:
+    """Bytes a cycle at which a core reads what it reads again and again."""
+    if nbytes < 0.5 * device.l1d_bytes:
+        return 64.0
+    if nbytes < 0.7 * device.l2_bytes:
+        return L2_BYTES_A_CYCLE
+    return L3_BYTES_A_CYCLE if nbytes < 0.6 * device.llc_bytes else L3_BYTES_A_CYCLE / 3
+
+
 def _blocked(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str, float]:
-    mr, nr = s.integer("mr"), s.integer("nr")
-    vectors, width = nr // lanes(device), lanes(device)
-    hz = device.ghz * 1e3  # cycles a microsecond
+    mr, nr, width = s.integer("mr"), s.integer("nr"), lanes(device)
+    vectors, hz = nr // width, device.ghz * 1e3  # cycles a microsecond
+    handed, pack_a, pack_b = s.text("hand_out"), s.text("pack_a"), s.flag("pack_b")
     rows, cols = _ceil(_ceil(shape.m, mr), grid.m), _ceil(_ceil(shape.n, nr), grid.n)
     depth = _ceil(shape.k, grid.k)
     kc = min(s.integer("kc") or depth, max(depth, 1))
@@ -93,135 +117,156 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str
     my_rows, my_cols = min(shape.m, rows * mr), cols * nr
     mc = min(s.integer("mc") or my_rows, my_rows)
     nc = min(s.integer("nc") or my_cols, my_cols)
+    blocks_m, blocks_n = _ceil(my_rows, mc), _ceil(my_cols, nc)
+    by_columns = s.text("inner") == "columns"
 
     last = shape.m - (_ceil(shape.m, mr) - 1) * mr
-    per_step = (rows - 1) * _step_cycles(device, mr, vectors) + _step_cycles(device, last, vectors)
-    if rows > 1 and grid.m > 1:
-        per_step = rows * _step_cycles(device, mr, vectors)
+    full = _step_cycles(device, mr, vectors)
+    steps = rows * full if grid.m > 1 else (rows - 1) * full + _step_cycles(device, last, vectors)
     tiles = rows * cols * blocks_k
-    compute = (per_step * cols * depth + tiles * (_TILE_CYCLES + mr * vectors)) / hz
-    # Unrolled turns end in single steps.
-    compute *= 1.0 + 0.02 * (kc % s.integer("unroll") != 0)
+    compute = steps * cols * depth + tiles * (TILE_CYCLES + mr * vectors)
+    if s.integer("unroll") < 4:
+        compute *= 1.03
+    if kc % s.integer("unroll"):
+        compute *= 1.02
 
-    # What the inner loop reads beyond L1. By columns a strip of B (kc x nr) stays; A comes once for each
-    # strip.
-    by_rows = s.text("inner") == "columns"
-    stays = kc * (mr if by_rows else nr) * 4
-    a_block, b_block = mc * kc * 4, kc * nc * 4
-    moving = b_block if by_rows else a_block
-    reads = float(depth) * (my_cols * my_rows / mr if by_rows else my_rows * my_cols / nr) * 4
-    rate = _L2_BYTES_A_CYCLE if moving < 0.6 * device.l2_bytes else _L3_BYTES_A_CYCLE
-    if moving > device.llc_bytes / max(1, grid.threads):
-        rate = _L3_BYTES_A_CYCLE / 4
-    feed = reads / rate / hz
-    crowded = max(0.0, stays / (0.6 * device.l1d_bytes) - 1.0)
-    inner = max(compute, feed * 1.1) + 0.25 * min(compute, feed) + compute * min(0.5, 0.15 * crowded)
-    inner *= 1.0 + _in_place(shape, device, s, kc, mc)
+    # What tiles read beyond L1. By rows a strip of B stays and A passes once for each strip; by columns a panel
+    # of A stays and B passes.
+    area = float(my_rows) * my_cols * depth * 4
+    passing = nc * kc * 4 if by_columns else mc * kc * 4
+    feed = area / (mr if by_columns else nr) / _rate(device, passing)
+    staying = kc * (mr if by_columns else nr) * 4
+    again = blocks_n if by_columns else blocks_m
+    other = (float(my_rows) if by_columns else float(my_cols)) * depth * 4 * again / L3_BYTES_A_CYCLE
+    crowded = max(0.0, staying / (0.7 * device.l1d_bytes) - 1.0)
+    inner = max(compute, feed) + 0.35 * min(compute, feed) + 0.5 * other + compute * min(0.6, 0.2 * crowded)
+    inner += _in_place(shape, device, s, rows * cols, kc, depth, by_columns)
 
-    # Copies: read from memory, written and read again in a cache.
-    n_blocks, m_blocks = _ceil(my_cols, nc), _ceil(my_rows, mc)
-    copied_a = depth * my_rows * n_blocks / grid.n if s.text("pack_a") != "no" else 0.0
-    copied_b = float(depth) * my_cols / grid.m if s.flag("pack_b") else 0.0
-    a_cost = 0.35 if shape.a_km else 0.7
-    b_cost = 0.7 if shape.b_nk else 0.35
-    pack = (copied_a * a_cost + copied_b * b_cost) / hz
-    updates = (2 * blocks_k - 1) * my_rows * my_cols * 4 / _L3_BYTES_A_CYCLE / hz * 0.5
-    whole = shape.m * shape.k + shape.k * shape.n + shape.m * shape.n
-    nbytes = 4.0 * whole
+    # Copies: read from memory, written, and read again from a cache.
+    share_a = grid.n if s.flag("share") else 1
+    share_b = grid.m if s.flag("share") or handed == "tiles" else 1
+    times_a = blocks_n if pack_a == "block" and s.text("outer") == "n" and handed == "no" else 1
+    packing = 0.0
+    if pack_a != "no":
+        packing += float(depth) * my_rows * times_a / share_a * (COPY_CYCLES if shape.a_km else TURN_CYCLES)
+    if pack_b:
+        packing += float(depth) * my_cols / share_b * (TURN_CYCLES if shape.b_nk else COPY_CYCLES)
+    updates = (2 * blocks_k - 1) * float(my_rows) * my_cols * 4 / L3_BYTES_A_CYCLE * 0.5
+    barriers = _barriers(s, grid, blocks_k * blocks_n, blocks_m)
+    balance = 1.0 if handed != "no" or grid.threads == 1 else STATIC
+    nbytes = 4.0 * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
     terms = {
-        "compute": inner,
-        "memory": _memory_us(device, nbytes, grid.threads),
-        "pack": pack,
-        "update": updates,
-        "sync": _barriers(s, grid, blocks_k * n_blocks, m_blocks) * _BARRIER_US,
+        "compute": inner * balance / hz,
+        "memory": _memory_us(device, nbytes, grid.threads, min(nc, kc if pack_a != "no" else depth) * 8.0),
+        "pack": packing / hz,
+        "update": updates / hz,
+        "sync": barriers * BARRIER_US,
         # Packing waits for memory; reading in place overlaps.
-        "overlap": 0.35 if s.flag("pack_b") else 0.6,
+        "overlap": 0.3 if pack_b and pack_a != "no" else 0.6,
     }
     if grid.k > 1:
-        terms["reduce"] = _reduce_us(shape, grid, width, hz)
+        terms["reduce"] = _reduce_us(shape, grid, grid.k, hz)
     return terms
 
 
-def _in_place(shape: Shape, device: Device, s: Schedule, kc: int, mc: int) -> float:
-    """What reading operands where they lie costs: rows that fall into the same cache sets or need a page
+def _in_place(
+    shape: Shape, device: Device, s: Schedule, tiles: int, kc: int, depth: int, by_columns: bool
+) -> float:
+    """Cycles that reading operands where they lie costs: rows that fall into the same cache sets, or need a page
     each."""
-    cost = 0.0
-    if s.text("pack_a") == "no" and not shape.a_km:
-        pitch = shape.k * 4
-        again = s.text("inner") == "rows"  # every strip of B walks all rows of A again
-        cost += 0.03
-        if pitch % 4096 == 0:
-            cost += 0.25 if again and mc > 16 else 0.04
+    cycles = 0.0
+    mr, nr = s.integer("mr"), s.integer("nr")
+    if s.text("pack_a") == "no" and not shape.a_km and not by_columns:
+        # Every strip of B walks all rows of A again, each in its own page.
+        cycles += tiles * depth * mr / 16 * MISS_CYCLES * (1.0 if shape.k % 1024 == 0 else 0.4)
     if not s.flag("pack_b"):
-        pitch = shape.n * 4
-        cost += 0.05 if pitch < 2048 else 0.12
-        if pitch % 4096 == 0:
-            cost += 0.4
-        if kc * pitch > device.l2_bytes:
-            cost += 0.15
-    return cost
+        lines = max(1.0, nr / 16)
+        conflict = shape.n % 1024 == 0 and kc > 8
+        fits = not by_columns and kc * nr * 4 < 0.7 * device.l1d_bytes and not conflict
+        once = _ceil(shape.n, nr) * depth * lines  # each strip from memory, in narrow pieces
+        cycles += 4 * MISS_CYCLES * once
+        cycles += 0.0 if fits else tiles * depth * lines * MISS_CYCLES
+    return cycles
 
 
-def _barriers(s: Schedule, grid: _Grid, blocks: int, m_blocks: int) -> int:
-    count = blocks if s.flag("pack_b") and grid.m > 1 else 0
-    if s.text("pack_a") != "no" and grid.n > 1:
-        count += blocks * m_blocks
+def _barriers(s: Schedule, grid: _Grid, blocks: int, blocks_m: int) -> int:
+    if s.text("hand_out") == "tiles":
+        return blocks
+    count = 1 if s.text("hand_out") == "columns" else 0
+    if s.flag("share"):
+        count += blocks if s.flag("pack_b") and grid.m > 1 else 0
+        if s.text("pack_a") == "block" and grid.n > 1:
+            count += blocks * (1 if s.text("outer") == "k" else blocks_m)
     return count + (2 if grid.k > 1 else 0)
 
 
-def _reduce_us(shape: Shape, grid: _Grid, width: int, hz: float) -> float:
-    return shape.m * shape.n * (grid.k + 1) * 4 / _L3_BYTES_A_CYCLE / hz / (grid.threads // grid.batch)
+def _reduce_us(shape: Shape, grid: _Grid, parts: int, hz: float) -> float:
+    moved = shape.m * shape.n * (parts + 1) * 4
+    return moved / L3_BYTES_A_CYCLE / hz / (grid.threads // grid.batch)
 
 
 def _stream(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str, float]:
     mr, nr, step = s.integer("mr"), s.integer("nr"), s.integer("unroll")
     width, hz = lanes(device), device.ghz * 1e3
     depth = _ceil(shape.k, grid.k)
+    parts = s.integer("split_k")
     if shape.b_nk:
         groups = _ceil(_ceil(shape.n, nr), grid.n)
         last = shape.m % mr
         tiles = shape.m // mr * _step_cycles(device, mr, nr)
         tiles += _step_cycles(device, last, nr) if last else 0.0
         compute = groups * (tiles * _ceil(depth, width) + shape.m * nr * 8 + 30) / hz
-        row = min(s.integer("kc") or depth, depth) * 4.0
-        stream = row * (1 if s.integer("kc") and s.integer("kc") < depth else 4)
+        block = min(s.integer("kc") or depth, depth)
+        row = block * 4.0 * (4 if block == depth else 1)
     else:
-        vectors = nr // width
-        strips = _ceil(_ceil(shape.n, nr), grid.n)
-        passes = _ceil(depth, step)
-        if s.text("hold") == "b":
-            loads = device.load_bits / device.vector_bits
-            units = device.fma_units * min(1.0, device.fma_bits / device.vector_bits)
-            row_cycles = max(step * vectors / units, (step + vectors) / loads, vectors) / _BUSY
-            one = shape.m * row_cycles + step * vectors / loads + 8
-        else:
-            full, last = divmod(shape.m, mr)
-            one = full * (_step_cycles(device, mr, vectors) * step + mr * vectors + 6)
-            if last:
-                one += _step_cycles(device, last, vectors) * step + last * vectors + 6
-            one += 8
-        my_cols = strips * nr
+        compute = _sums_cycles(shape, device, s, grid, depth) / hz
+        my_cols = _ceil(_ceil(shape.n, nr), grid.n) * nr
         nc = min(s.integer("nc") or my_cols, my_cols)
-        sums = shape.m * nc * 4
-        moved = 2.0 * shape.m * my_cols * 4 * passes
-        sums_cycles = 0.0 if sums < 0.5 * device.l1d_bytes else moved / (
-            _L2_BYTES_A_CYCLE * 1.6 if sums < 0.6 * device.l2_bytes else _L3_BYTES_A_CYCLE
-        )  # fmt: skip
-        compute = (strips * passes * one + 0.5 * sums_cycles) / hz
-        stream = nc * 4.0 * (2 if nc >= shape.n else 1)
-        # Rows at the same place of a page share a cache set: more of them than ways, and they push each other
-        # out.
-        if shape.n * 4 % 4096 == 0 and step > 8 and s.text("hold") == "c":
-            compute *= 1.0 + 0.1 * (step - 8)
-        stream /= 1.0 + max(0, step - 8) / 4
+        row = nc * 4.0 * (4 if nc >= shape.n else 1)
+        row /= 1.0 + max(0, (s.integer("kc") or step) - STREAMS) / STREAMS
     nbytes = 4.0 * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
+    balance = 1.0 if s.text("hand_out") == "parts" or grid.threads == 1 else STATIC
     terms = {
-        "compute": compute,
-        "memory": _memory_us(device, nbytes, grid.threads, stream),
-        "pack": shape.m * shape.k * 1.2 / hz / grid.threads,
-        "sync": _BARRIER_US * (3 if grid.k > 1 else 1),
-        "overlap": 0.6,
+        "compute": compute * balance,
+        "memory": _memory_us(device, nbytes, grid.threads, row),
+        "pack": 0.0 if shape.b_nk and not shape.a_km else shape.m * shape.k * TURN_CYCLES / hz / grid.threads,
+        "sync": BARRIER_US * (3 if parts > 1 else 1),
+        "overlap": 0.5,
     }
-    if grid.k > 1:
-        terms["reduce"] = _reduce_us(shape, grid, width, hz)
+    if parts > 1:
+        terms["reduce"] = _reduce_us(shape, grid, parts, hz)
     return terms
+
+
+def _sums_cycles(shape: Shape, device: Device, s: Schedule, grid: _Grid, depth: int) -> float:
+    """Cycles of one thread for all its strips and visits, B k x n."""
+    mr, nr, step = s.integer("mr"), s.integer("nr"), s.integer("unroll")
+    vectors, loads = nr // lanes(device), _loads(device)
+    deep = s.integer("kc") or step
+    strips, visits = _ceil(_ceil(shape.n, nr), grid.n), _ceil(depth, deep)
+    if s.text("hold") == "b":
+        row = max(step * vectors / _units(device), (step + vectors) / loads, float(vectors)) / BUSY
+        # Rows follow each other through the pipeline; a long chain of sums needs many of them under way.
+        chain = step * device.fma_latency + 8.0
+        row = max(row, chain / min(shape.m, 5))
+        # A second visit to the same sums before the next strip breaks into more rows of B than are followed.
+        one = (shape.m * row + step * vectors / loads + 10) * (deep / step) * (1.2 if deep > step else 1.0)
+    else:
+        full, last = divmod(shape.m, mr)
+        edge = 8 + 1.5 * mr * vectors
+        one = full * (_step_cycles(device, mr, vectors) * deep + edge)
+        if last:
+            one += _step_cycles(device, last, vectors) * deep + 8 + 1.5 * last * vectors
+        one += 8
+        # Rows at one place of a page share a cache set: with more of them than ways they push each other out.
+        if shape.n % 1024 == 0 and deep > STREAMS:
+            one *= 1.0 + 0.12 * (deep - STREAMS)
+        if step < 4:
+            one *= 1.1
+    my_cols = strips * nr
+    nc = min(s.integer("nc") or my_cols, my_cols)
+    moved = 2.0 * shape.m * my_cols * 4 * visits
+    wait = moved / _rate(device, shape.m * nc * 4) if shape.m * nc * 4 > 0.5 * device.l1d_bytes else 0.0
+    ends = 25.0 * _ceil(my_cols, nc) * visits
+    work = strips * visits * one
+    return max(work, wait) + 0.4 * min(work, wait) + ends

@@ -35,7 +35,7 @@ def build(problem: Problem, device: Device, s: Schedule) -> BuildSpec:
             "RT_HOLD_A": int(s.text("hold") == "a"),
         }
     else:
-        source = "x86/gemm_stream.c"
+        source = "x86/gemm_dots.c" if shape.b_nk else "x86/gemm_stream.c"
         defines["RT_PREFETCH"] = s.integer("ahead") * LINE_FLOATS
         if shape.b_nk:
             defines |= {"RT_NV": 1, "RT_NB": s.integer("nr")}

@@ -1,7 +1,7 @@
 """Where does tuning of a gemm_x86 problem begin: the default schedule and a handful of other good starts?
 
-By class of shape, from measurements of each class, never by literal sizes. The default is what a lookup
-serves where nothing was tuned, so it has to be decent everywhere.
+By class of shape, from races in each class, never by literal sizes. The default is what a lookup serves where
+nothing was tuned, so it has to be decent everywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/* What do both GEMM templates share: arguments, the grid of threads, packing, and the epilogue?
+/* What do the GEMM templates share: arguments, the grid of threads, and the epilogue?
  *
  *     out = activation(alpha * A @ B + beta * C + bias) + residual      for each entry of the batch, f32
  *
@@ -18,6 +18,7 @@
 
 #include "rooftile_abi.h"
 #include "rt_act.h"
+#include "rt_pack.h"
 #include "rt_vec.h"
 
 #ifndef RT_ALPHA
@@ -209,63 +210,6 @@ RT_NOINLINE void rt_finish(const struct rt_gemm *g, const struct rt_entry *e, in
         }
     }
     rt_epilogue(g, e, row, col, rows, cols);
-}
-
-#if defined(__clang__) || __GNUC__ >= 12
-#define RT_MIX(x, y, i, j, k, l) __builtin_shufflevector(x, y, i, j, k, l)
-#else
-#define RT_MIX(x, y, i, j, k, l) __builtin_shuffle(x, y, (__attribute__((vector_size(16))) int32_t){i, j, k, l})
-#endif
-
-/* Four rows of four into four columns of four, `to_pitch` apart. */
-RT_INLINE void rt_transpose4(const float *from, int64_t pitch, float *to, int64_t to_pitch)
-{
-    vf4 r0 = *(const vf4_memory *)from, r1 = *(const vf4_memory *)(from + pitch);
-    vf4 r2 = *(const vf4_memory *)(from + 2 * pitch), r3 = *(const vf4_memory *)(from + 3 * pitch);
-    vf4 low01 = RT_MIX(r0, r1, 0, 4, 1, 5), high01 = RT_MIX(r0, r1, 2, 6, 3, 7);
-    vf4 low23 = RT_MIX(r2, r3, 0, 4, 1, 5), high23 = RT_MIX(r2, r3, 2, 6, 3, 7);
-    *(vf4_memory *)to = RT_MIX(low01, low23, 0, 1, 4, 5);
-    *(vf4_memory *)(to + to_pitch) = RT_MIX(low01, low23, 2, 3, 6, 7);
-    *(vf4_memory *)(to + 2 * to_pitch) = RT_MIX(high01, high23, 0, 1, 4, 5);
-    *(vf4_memory *)(to + 3 * to_pitch) = RT_MIX(high01, high23, 2, 3, 6, 7);
-}
-
-/* A panel of `wide` lines for the inner loop: panel[p * wide + i] = line i at depth p, for `depth` steps; lines from
- * `lines` on are zero. `across`: the source has line i's elements at from[i * pitch + p] (it is transposed on the way),
- * else at from[p * pitch + i]. */
-RT_INLINE void rt_pack(const float *from, int64_t pitch, int across, int64_t depth, int64_t lines, const int64_t wide,
-                       float *panel)
-{
-    if (!across) {
-        if (lines == wide) {
-            for (int64_t p = 0; p < depth; p++)
-                memcpy(panel + p * wide, from + p * pitch, (size_t)wide * sizeof(float));
-        } else {
-            for (int64_t p = 0; p < depth; p++) {
-                memcpy(panel + p * wide, from + p * pitch, (size_t)lines * sizeof(float));
-                memset(panel + p * wide + lines, 0, (size_t)(wide - lines) * sizeof(float));
-            }
-        }
-        return;
-    }
-    if (lines < wide)
-        memset(panel, 0, (size_t)(depth * wide) * sizeof(float));
-    int64_t p = 0;
-    for (; p + 4 <= depth; p += 4) {
-        int64_t i = 0;
-        /* The next panel's lines, mostly: short rows end before the hardware sees what is coming. */
-        if (p % RT_LINE_FLOATS == 0)
-            for (int64_t q = 0; q < lines; q++)
-                rt_fetch(from + (q + wide) * pitch + p);
-        for (; i + 4 <= lines; i += 4)
-            rt_transpose4(from + i * pitch + p, pitch, panel + p * wide + i, wide);
-        for (; i < lines; i++)
-            for (int64_t q = p; q < p + 4; q++)
-                panel[q * wide + i] = from[i * pitch + q];
-    }
-    for (; p < depth; p++)
-        for (int64_t i = 0; i < lines; i++)
-            panel[p * wide + i] = from[i * pitch + p];
 }
 
 /* X(1) ... X(RT_MR): a register tile for each number of rows, so that the last rows cost no more than they must. */
