@@ -40,7 +40,7 @@ def test_seconds_hold_on_the_jobs_own_clock(both: Hands, proposer: Proposer) -> 
     both.on_measure = lambda schedule: time.sleep(0.05)  # type: ignore[return-value]
     job = drive(both, job_id, proposer, batch=1)
     assert job.state is JobState.DONE
-    assert 1.5 < job.ran_s < 3.0 + 3.0  # a busy machine takes a second to race
+    assert 1.5 < job.ran_s < 3.0 + 6.0  # a busy machine takes its time to race
     row = rows_of(both.db, job_id)[0]
     assert row.reason is JobProblemReason.BUDGET_SECONDS
     left = [t for t in trials_of(both.db, job_id) if t.state is TrialState.CANCELLED]
