@@ -12,7 +12,8 @@ from service.store.records import JobProblemRecord, JobRecord, Spent, TrialRecor
 
 # Entrants of a full race: four finalists, default, incumbent, twin, Baseline.
 RACERS = 8
-RACE_LEAST_SHARE = 0.10
+# A race on a CPU takes 8 to 9 seconds: 6 of turns, the rest for every entrant to prove itself.
+RACE_LEAST_S = 9.0
 RACE_MOST_SHARE = 0.40
 # "No longer improves": no gain over 1 % in the last 16 trials, or in the last quarter of the budget.
 GAIN_LEAST = 0.01
@@ -41,11 +42,16 @@ def left_over(job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemR
 
 
 def race_reserve_s(row: JobProblemRecord, spent: Spent, timed: int) -> float:
-    """Seconds of a problem's share that are kept for its race: as long as that many trials took, within
-    10 to 40 % of the share."""
+    """Seconds of a problem's share that are kept for its race: as long as that many trials took, and what a
+    race takes at least, but not over 40 % of the share."""
     share = row.budget_seconds or 0.0
     each = spent.device_s / timed if timed else 0.0
-    return min(max(RACERS * each, RACE_LEAST_SHARE * share), RACE_MOST_SHARE * share)
+    return min(max(RACERS * each, RACE_LEAST_S), RACE_MOST_SHARE * share)
+
+
+def out_of_time(job: JobRecord, row: JobProblemRecord) -> bool:
+    """Its seconds are used up; what is under way may end."""
+    return row.budget_seconds is not None and elapsed_s(job, row) >= row.budget_seconds
 
 
 def stop_reason(

@@ -10,6 +10,7 @@ from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem, parse_problem
 from sqlalchemy.orm import Session
 
+from service.jobs import budgets
 from service.jobs import releases as publishing
 from service.jobs.counting import failures_in_words
 from service.jobs.decide import Decision, Facts, Verb, decide
@@ -37,10 +38,12 @@ from service.store.transitions import RACE_OPEN
 FINALISTS_MOST = 4
 FINALISTS_WITHIN = 1.10
 DISTURBED_MOST = 3
-"""A disturbed race is run twice more."""
+DISTURBED_MOST_LATE = 2
+"""A disturbed race is run twice more; once more where the problem's seconds are used up."""
 LOST_MOST = 2
 """A race that lost its worker for good is run once more."""
 RACES_MOST = 6
+RACES_MOST_LATE = 2
 
 
 # ---------------------------------------------------------------- before
@@ -156,12 +159,13 @@ def judge(s: Session, job: JobRecord, row: JobProblemRecord, race: RaceRecord) -
 def _disturbed(
     s: Session, job: JobRecord, row: JobProblemRecord, decision: Decision, served: ReleaseRecord | None
 ) -> None:
-    """Race again, at most twice; then nothing is promoted."""
+    """Race again, a bounded number of times; then nothing is promoted."""
     disturbed = int(row.search.get("disturbed", 0)) + 1
     jobs.remember(s, row.id, {**row.search, "disturbed": disturbed})
     told = {"job_problem_id": row.id, "text": decision.reason, "times": disturbed}
     events.note(s, job.id, "race_disturbed", told)
-    if disturbed < DISTURBED_MOST and start(s, job, row, None):
+    most = DISTURBED_MOST_LATE if budgets.out_of_time(job, row) else DISTURBED_MOST
+    if disturbed < most and start(s, job, row, None):
         return
     sentence = f"All {disturbed} races were disturbed ({decision.reason})"
     if served is not None:
@@ -184,7 +188,8 @@ def _failed(s: Session, job: JobRecord, row: JobProblemRecord, race: RaceRecord)
 def _again(s: Session, job: JobRecord, row: JobProblemRecord, sentence: str) -> None:
     """Race those that are left, or end with nothing."""
     run = races.latest(s, row.id)
-    if (run is None or run.number + 1 < RACES_MOST) and start(s, job, row, None):
+    most = RACES_MOST_LATE if budgets.out_of_time(job, row) else RACES_MOST
+    if (run is None or run.number + 1 < most) and start(s, job, row, None):
         return
     counts = trials.counts(s, job_problem_id=row.id)
     text = f"{sentence} In all, {failures_in_words(counts)}."

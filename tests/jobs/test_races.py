@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from support.hands import DEVICE, Hands, drive
@@ -120,6 +121,19 @@ def test_a_disturbed_race_is_run_again_and_then_nothing_is_promoted(hands: Hands
     again = post(hands.db, force=True, budget={"trials": 4})
     assert drive(hands, again, proposer).state is JobState.DONE
     assert "stays" in rows_of(hands.db, again)[0].message
+
+
+def test_out_of_time_a_disturbed_race_is_run_once_more(hands: Hands, proposer: Proposer) -> None:
+    hands.on_entrant = lambda entrant: hands.raced(entrant, contended=True)
+    job_id = post(hands.db, budget={"seconds": 0.5, "trials": 2})
+
+    def slow(schedule: Schedule) -> None:
+        time.sleep(0.3)
+
+    hands.on_measure = slow  # type: ignore[assignment]
+    job = drive(hands, job_id, proposer)
+    assert len(hands.races) == 2
+    assert job.state is JobState.FAILED
 
 
 def test_a_race_that_loses_its_worker_is_run_once_more(hands: Hands, proposer: Proposer) -> None:
