@@ -130,7 +130,7 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str
     if kc % s.integer("unroll"):
         compute *= 1.02
 
-    # What tiles read beyond L1. By rows a strip of B stays and A passes once for each strip; by columns a panel
+    # What tiles read beyond L1. By rows a strip of B stays, A passes once for each strip; by columns a panel
     # of A stays and B passes.
     area = float(my_rows) * my_cols * depth * 4
     passing = nc * kc * 4 if by_columns else mc * kc * 4
@@ -172,8 +172,8 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str
 def _in_place(
     shape: Shape, device: Device, s: Schedule, tiles: int, kc: int, depth: int, by_columns: bool
 ) -> float:
-    """Cycles that reading operands where they lie costs: rows that fall into the same cache sets, or need a page
-    each."""
+    """Cycles that reading operands where they lie costs: rows that fall into the same cache sets, or need a
+    page each."""
     cycles = 0.0
     mr, nr = s.integer("mr"), s.integer("nr")
     if s.text("pack_a") == "no" and not shape.a_km and not by_columns:

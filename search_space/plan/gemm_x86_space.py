@@ -2,7 +2,7 @@
 
 Two ways (`path`) through memory share the parameters:
   blocked  kernels/x86/gemm.c: blocks of A and B in the caches, packed or not, a tile of C in registers
-  stream   kernels/x86/gemm_stream.c: few rows; B passes once, in rows as wide as possible, sums wait in cache;
+  stream   kernels/x86/gemm_stream.c: few rows; B passes once, in rows as wide as can be, sums wait in cache;
            kernels/x86/gemm_dots.c where B is stored n x k
 A parameter that a path has no use for has one legal value there, so that no kernel is tried twice.
 """
