@@ -1,6 +1,6 @@
 """How much faster than this machine's BLAS is f32 GEMM, tuned by the product itself?
 
-    python -m bench.cpu_gemm [--quick] [--json FILE] [--seconds-per-shape S] [--trials N]
+    python -m bench.cpu_gemm [--quick] [--json FILE] [--seconds-per-shape S] [--trials N] [--home DIR]
 
 For each shape a real job runs in a fresh ROOFTILE_HOME: search, compile, verify, measure, and the race of
 the finalists with the Baseline: one process an entrant, bursts in turns in shuffled order, cold (rotating
@@ -31,7 +31,7 @@ from search_space.schedule import Schedule
 from service.store import devices, jobs, races, releases, trials
 from service.store.database import Database
 from service.store.enums import EntrantRole, RaceState, TrialState, Winner
-from service.store.records import EntrantResult, JobProblemRecord, JobRecord, RaceRecord
+from service.store.records import EntrantResult, JobProblemRecord, JobRecord, RaceRecord, TrialDetail
 
 SHAPES = (
     (1, 4096, 4096),
@@ -60,13 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--seconds-per-shape", type=float, default=None)
     parser.add_argument("--trials", type=int, default=None, help="a shape")
+    parser.add_argument("--home", type=Path, help="the ROOFTILE_HOME; default: one to throw away")
     args = parser.parse_args(argv)
     shapes = QUICK if args.quick else SHAPES
     seconds = args.seconds_per_shape or (12.0 if args.quick else 45.0)
     wanted = args.trials or (24 if args.quick else 96)
     try:
         with bench_lock():
-            figures, rows, env = measure(shapes, seconds, wanted, quick=args.quick)
+            figures, rows, env = measure(shapes, seconds, wanted, quick=args.quick, home=args.home)
     except BenchError as error:
         print(f"bench.cpu_gemm: {error}", file=sys.stderr)
         return 1
@@ -76,26 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(
-    shapes: Sequence[tuple[int, int, int]], seconds: float, wanted: int, *, quick: bool
+    shapes: Sequence[tuple[int, int, int]], seconds: float, wanted: int, *, quick: bool, home: Path | None
 ) -> tuple[dict[str, float | int | None], list[dict[str, Any]], dict[str, Any]]:
     """Tune and race each shape; the figures, a row a shape, and the machine."""
     env = environment(
         policy="cold", quick=quick, shapes=len(shapes), seconds_per_shape=seconds, trials=wanted
     )
     with tempfile.TemporaryDirectory(prefix="rooftile-bench-") as folder:
-        home = Path(folder)
-        spec = home / "spec.json"
-        spec.write_text(json.dumps(_body(shapes, seconds, wanted)))
-        result = _tune(home, spec)
-        database = Database(f"sqlite:///{home / 'rooftile.db'}")
-        try:
-            with database.read() as s:
-                job = jobs.get(s, int(result["job_id"]))
-                if job is None:
-                    raise BenchError(f"job {result['job_id']} is gone")
-                rows = [_row(s, job, problem) for problem in jobs.problems(s, job.id)]
-        finally:
-            database.close()
+        rows = _tuned(Path(home or folder), _body(shapes, seconds, wanted))
     for row in rows:
         say(_line(row))
     missing = [row["shape"] for row in rows if row["ratio"] is None]
@@ -107,6 +96,23 @@ def measure(
     env["toolchain"] = rows[0]["toolchain"]
     env["roof"] = rows[0]["roof"]
     return _figures(rows), rows, env
+
+
+def _tuned(home: Path, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each shape, from a job in this home."""
+    home.mkdir(parents=True, exist_ok=True)
+    spec = home / "spec.json"
+    spec.write_text(json.dumps(body))
+    result = _tune(home, spec)
+    database = Database(f"sqlite:///{home / 'rooftile.db'}")
+    try:
+        with database.read() as s:
+            job = jobs.get(s, int(result["job_id"]))
+            if job is None:
+                raise BenchError(f"job {result['job_id']} is gone")
+            return [_row(s, job, problem) for problem in jobs.problems(s, job.id)]
+    finally:
+        database.close()
 
 
 def _body(shapes: Sequence[tuple[int, int, int]], seconds: float, wanted: int) -> dict[str, Any]:
@@ -157,7 +163,7 @@ def _row(s: Any, job: JobRecord, problem: JobProblemRecord) -> dict[str, Any]:
     if ours is None or baseline is None or ours.measurement is None or baseline.measurement is None:
         return row
     ratios = _ratios(baseline, ours)
-    trial = trials.get(s, ours.trial_id) if ours.trial_id is not None else None
+    detail = trials.detail(s, ours.trial_id) if ours.trial_id is not None else None
     release = releases.best(s, problem.problem_key, problem.device_key or "", job.policy_key)
     facts = baseline.measurement.environment
     us = ours.measurement.median_us
@@ -172,8 +178,8 @@ def _row(s: Any, job: JobRecord, problem: JobProblemRecord) -> dict[str, Any]:
         "contended": ours.measurement.contended or baseline.measurement.contended,
         "noise": None if race.noise is None else race.noise.get("relative"),
         "served": None if release is None else str(release.winner),
-        "schedule": None if trial is None else Schedule.from_json(dict(trial.schedule)).one_line(),
-        "toolchain": None if trial is None else _compiler(trial),
+        "schedule": None if detail is None else Schedule.from_json(dict(detail.trial.schedule)).one_line(),
+        "toolchain": None if detail is None else _compiler(detail),
         "baseline": {
             "name": baseline.name,
             "numpy": facts.get("numpy"),
@@ -186,8 +192,8 @@ def _row(s: Any, job: JobRecord, problem: JobProblemRecord) -> dict[str, Any]:
     return row
 
 
-def _compiler(trial: Any) -> Any:
-    toolchain = dict(trial.toolchain or {})
+def _compiler(detail: TrialDetail) -> dict[str, Any]:
+    toolchain = dict(detail.toolchain or {})
     return {key: toolchain.get(key) for key in ("compiler", "version", "flags") if key in toolchain}
 
 

@@ -8,6 +8,7 @@ template that was migrated once.
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from service.store.database import Database
 
 @pytest.fixture(autouse=True)
 def _logs_of_this_test_only() -> Iterator[None]:
-    """A command run inside a test points structlog at captured stderr, which is closed after that test."""
+    """To stderr, as in every process of ours: stdout is for results. A command run inside a test points
+    structlog at captured stderr, which is closed after that test."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(file=sys.__stderr__))
     yield
     structlog.reset_defaults()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooftile.problem import Problem
+from rooftile.problem import Gemm, Problem
 
 from search_space.device import Device
 from search_space.family import Estimate
@@ -64,9 +64,10 @@ def _ceil(x: int, y: int) -> int:
 
 def predict(problem: Problem, device: Device, s: Schedule) -> Estimate:
     """The expected time, its largest part, and all parts."""
+    assert isinstance(problem, Gemm)
     shape, grid = Shape.of(problem), _grid(s, device.cores)
-    if 0 in (shape.m, shape.n):
-        return Estimate(0.0, "empty", {})
+    if problem.empty:
+        return Estimate(START_US, "start", {"start": START_US})
     way = _stream if s.text("path") == "stream" else _blocked
     terms = way(shape, device, s, grid)
     turns = _ceil(shape.batch, grid.batch)
@@ -231,7 +232,8 @@ def _stream(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str,
         "memory": _memory_us(device, nbytes, grid.threads, row),
         "pack": 0.0 if shape.b_nk and not shape.a_km else shape.m * shape.k * TURN_CYCLES / hz / grid.threads,
         "sync": BARRIER_US * (3 if parts > 1 else 1),
-        "overlap": 0.5,
+        # Without lines fetched ahead, two cores that wait for memory in turns hide little of it.
+        "overlap": 0.8 if s.integer("ahead") else 0.5,
     }
     if parts > 1:
         terms["reduce"] = _reduce_us(shape, grid, parts, hz)

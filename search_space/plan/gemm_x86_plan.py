@@ -156,7 +156,10 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -
     sizes = {
         "a": (round_up(size_a, LINE_FLOATS), copies),
         "b": (round_up(size_b, LINE_FLOATS), copies),
-        "partial": (mul(names["m"], cols, nr) if split else 0, mul(grid["batch"], grid["k"])),
+        "partial": (
+            round_up(mul(names["m"], cols, nr), LINE_FLOATS) if split else 0,
+            mul(grid["batch"], grid["k"]),
+        ),
         "counters": (2 * LINE_FLOATS if s.text("hand_out") != "no" else 0, mul(grid["batch"], grid["k"])),
         "edge": (0 if s.flag("pack_b") else round_up(mul(nr, block_k), LINE_FLOATS), 0),
     }

@@ -167,17 +167,21 @@ def _streams(shape: Shape, device: Device) -> list[dict[str, Any]]:
             _stream(device, **dots, ahead=8),
         ]
     parts_k = _parts_of_k(shape, device)
-    shares = {"split_k": parts_k, "split_n": cores // parts_k}
-    # As much of B in registers as they hold beside two vectors of sums and one value of A.
-    held = {"hold": "b", "mr": 1, "nr": 2 * width, "unroll": 12 if width == 16 else 6}
-    sums = {"hold": "c", "mr": min(shape.m, 6 if width == 16 else 4), "nr": 2 * width, "unroll": 8}
+    wide, shares = width == 16, {"split_k": parts_k, "split_n": cores // parts_k, "ahead": 4}
+    # As much of B in registers as they hold beside sums and a value of A: deeper, or wider.
+    deep = {"hold": "b", "mr": 1, "nr": 2 * width, "unroll": 12 if wide else 6}
+    flat = {"hold": "b", "mr": 1, "nr": 3 * width, "unroll": 8 if wide else 4}
+    sums = {"hold": "c", "mr": min(shape.m, 6 if wide else 4), "nr": 3 * width, "unroll": 6}
     handed = {"split_k": 16 if cores <= 8 else 1, "split_n": 1, "hand_out": "parts"}
+    found = [_stream(device, **deep, **shares), _stream(device, **flat, **shares | {"ahead": 8})]
+    few = _stream(device, **sums, **shares)
+    found.insert(0 if shape.m <= sums["mr"] else 2, few)
     return [
-        _stream(device, **held, **shares),
-        _stream(device, **held, **handed),
-        _stream(device, **sums, **shares, ahead=4),
-        _stream(device, **held | {"nr": 3 * width, "unroll": 8 if width == 16 else 4}, **shares),
-        _stream(device, **sums, split_n=cores),
+        *found,
+        _stream(device, **deep, **shares | handed),
+        _stream(device, **flat, **shares | handed),
+        _stream(device, **deep, **shares | {"ahead": 0}),
+        _stream(device, **sums | {"nr": 2 * width, "unroll": 8}, split_n=cores),
     ]
 
 

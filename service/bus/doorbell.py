@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +40,12 @@ class Doorbell:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._failing = False
+        self._closed = False
+        self._dropping = False
 
     def ring(self, kind: Kind | str, *args: object, device_key: str | None = None) -> None:
         """Say that there is work of this kind; `args` (a job's id) are hints. `measure` needs the device."""
-        if self._settings.embedded:
+        if self._settings.embedded or self._closed:
             return
         try:
             bell = _Bell(Kind(kind), queue_of(kind, device_key), tuple(str(arg) for arg in args))
@@ -60,20 +63,20 @@ class Doorbell:
             _log.warning("cannot ring", kind=str(kind), error=str(error))
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Send what is pending, within `timeout_s`."""
+        """Send what is pending, within `timeout_s`; the rest is dropped."""
+        self._closed = True
         thread = self._thread
         if thread is not None and thread.is_alive():
-            try:
+            with suppress(queue.Full):
                 self._pending.put_nowait(None)
-            except queue.Full:
-                return
             thread.join(timeout_s)
+        self._dropping = True
 
     def _send_all(self) -> None:
         app: Any = make_celery(self._settings)
         while True:
             bell = self._pending.get()
-            if bell is None:
+            if bell is None or self._dropping:
                 return
             with self._lock:
                 self._waiting.discard(bell)

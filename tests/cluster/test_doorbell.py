@@ -120,6 +120,7 @@ def test_without_a_broker_the_sweep_finds_work_and_a_broker_that_returns_is_used
     client = redis.Redis.from_url(broker.url)
     assert worker.wait(lambda: any(row["cmd"] == "brpop" for row in client.client_list()), 40.0)
     assert worker.process.poll() is None
+    bell.close()
 
 
 def test_a_worker_may_start_before_its_broker(

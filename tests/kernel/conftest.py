@@ -42,6 +42,6 @@ def load(home: Path, device: Device, pool: Pool) -> Load:
     def build(problem: Gemm, schedule: Schedule) -> X86Kernel:
         artifact = compile_kernel(family.build(problem, device, schedule), home=home)
         plan = family.plan(problem, device, schedule)
-        return X86Kernel(ArtifactCache(home).blob_path(artifact.sha256), plan, pool)
+        return X86Kernel(ArtifactCache(home).blob_path(artifact.sha256), plan, pool, problem)
 
     return build

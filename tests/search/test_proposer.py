@@ -267,7 +267,8 @@ def test_an_ask_stays_cheap_at_five_hundred_rows(toy_family: ToyFamily) -> None:
         start = time.process_time()
         assert len(proposer.propose(ask(done=done[:end], n=4, trials=2000))) == 4
         used.append((time.process_time() - start) / 4)
-    assert min(used) < 0.05  # the least: what other processes do to the clock is not ours
+    # The least, and well over what a quiet machine needs: growth with the rows is meant, not the machine.
+    assert min(used) < 0.1
 
 
 def test_tpe_is_taught_a_bounded_number_of_rows_and_enough_good_ones() -> None:

@@ -1,4 +1,4 @@
-/* How are exp, erfc and the activations computed on vectors, to float accuracy?
+/* How are exp and the activations computed on vectors, to float accuracy?
  *
  * NaN passes through; infinities end as the formulas say. a * b + c becomes one rounding (-ffp-contract=fast). */
 #ifndef RT_ACT_H
@@ -27,9 +27,8 @@ RT_INLINE vf v_exp(vf x)
     return p * v_power_of_two(half) * v_power_of_two(whole - half);
 }
 
-/* erfc(z) for z >= 0: exp(-z^2) t exp(polynomial in t), t = 1 / (1 + z/2), after Numerical Recipes' erfcc
- * (1.2e-7). z^2 is split: its rounding alone would cost z^2 units in the last place. */
-RT_INLINE vf v_erfc_positive(vf z)
+/* exp(z^2) erfc(z) for z >= 0: t exp(polynomial in t), t = 1 / (1 + z/2), after Numerical Recipes' erfcc (1.2e-7). */
+RT_INLINE vf v_scaled_erfc(vf z)
 {
     vf t = 1.0f / (z * 0.5f + 1.0f);
     vf p = v_set(0.17087277f);
@@ -42,10 +41,16 @@ RT_INLINE vf v_erfc_positive(vf z)
     p = p * t + 0.37409196f;
     p = p * t + 1.00002368f;
     p = p * t + -1.26551223f;
-    vf square = z * z, rest = -square;
-    rt_fma(rest, z, z);
-    vf bell = v_exp(-square);
-    return t * v_exp(p) * (bell - bell * rest);
+    return t * v_exp(p);
+}
+
+/* exp(-x^2 / 2). The square is taken in two parts: its rounding alone would cost x^2 / 2 units in the last place. */
+RT_INLINE vf v_bell(vf x)
+{
+    vf square = x * x, rest = -square;
+    rt_fma(rest, x, x);
+    vf bell = v_exp(square * -0.5f);
+    return bell - bell * (rest * 0.5f);
 }
 
 RT_INLINE vf v_relu(vf x) { return v_at_least(x, v_zero()); }
@@ -56,8 +61,8 @@ RT_INLINE vf v_silu(vf x) { return x / (1.0f + v_exp(-x)); }
 RT_INLINE vf v_gelu(vf x)
 {
     /* Beyond 14 both tails are 0 or 1 to the last bit. */
-    vf z = v_at_most(v_abs(x) * 0.70710678118654752f, v_set(10.0f));
-    vf tail = 0.5f * v_erfc_positive(z);
+    vf size = v_at_most(v_abs(x), v_set(14.5f));
+    vf tail = 0.5f * v_scaled_erfc(size * 0.70710678118654752f) * v_bell(size);
     return x * v_select(x < 0.0f, tail, 1.0f - tail);
 }
 
