@@ -167,7 +167,8 @@ def _streams(shape: Shape, device: Device) -> list[dict[str, Any]]:
             _stream(device, **dots, ahead=8),
         ]
     parts_k = _parts_of_k(shape, device)
-    wide, shares = width == 16, {"split_k": parts_k, "split_n": cores // parts_k, "ahead": 4}
+    wide = width == 16
+    shares = {"split_k": parts_k, "split_n": cores // parts_k, "ahead": 4}
     # As much of B in registers as they hold beside sums and a value of A: deeper, or wider.
     deep = {"hold": "b", "mr": 1, "nr": 2 * width, "unroll": 12 if wide else 6}
     flat = {"hold": "b", "mr": 1, "nr": 3 * width, "unroll": 8 if wide else 4}
@@ -175,9 +176,8 @@ def _streams(shape: Shape, device: Device) -> list[dict[str, Any]]:
     handed = {"split_k": 16 if cores <= 8 else 1, "split_n": 1, "hand_out": "parts"}
     found = [_stream(device, **deep, **shares), _stream(device, **flat, **shares | {"ahead": 8})]
     few = _stream(device, **sums, **shares)
-    found.insert(0 if shape.m <= sums["mr"] else 2, few)
     return [
-        *found,
+        *([few, *found] if shape.m <= (6 if wide else 4) else [*found, few]),
         _stream(device, **deep, **shares | handed),
         _stream(device, **flat, **shares | handed),
         _stream(device, **deep, **shares | {"ahead": 0}),

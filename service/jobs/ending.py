@@ -76,4 +76,5 @@ def fail_device(s: Session, job: JobRecord, row: JobProblemRecord, sentence: str
         if one.device_key == row.device_key and one.state not in final(JOB_PROBLEM):
             trials.cancel_open(s, job_problem_id=one.id)
             told = {"device_key": row.device_key}
-            jobs.move_problem(s, one.id, JobProblemState.FAILED, JobProblemReason.JOB_ENDED, sentence, told)
+            why = JobProblemReason.DEVICE_OUT_OF_SERVICE
+            jobs.move_problem(s, one.id, JobProblemState.FAILED, why, sentence, told)

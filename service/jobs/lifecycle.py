@@ -28,7 +28,7 @@ _REASONS = {
     JobProblemReason.NO_FAMILY: JobReason.NO_FAMILY,
     JobProblemReason.NO_PASSING_TRIAL: JobReason.NO_PASSING_TRIAL,
     JobProblemReason.BUDGET_SECONDS: JobReason.BUDGET_SPENT,
-    JobProblemReason.JOB_ENDED: JobReason.DEVICE_OUT_OF_SERVICE,
+    JobProblemReason.DEVICE_OUT_OF_SERVICE: JobReason.DEVICE_OUT_OF_SERVICE,
     JobProblemReason.RACE_FAILED: JobReason.NO_PASSING_TRIAL,
 }
 

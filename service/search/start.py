@@ -74,7 +74,7 @@ def in_turns(
     if known:
         yield ProposalSource.DEFAULT, known[0]
     rows: Iterable[tuple[Schedule | None, ...]] = itertools.zip_longest(transfer, known[1:], model)
-    kinds = (ProposalSource.TRANSFER, ProposalSource.TRANSFER, ProposalSource.COST_MODEL)
+    kinds = (ProposalSource.TRANSFER, ProposalSource.START, ProposalSource.COST_MODEL)
     for row in rows:
         for kind, schedule in zip(kinds, row, strict=True):
             if schedule is not None:

@@ -144,6 +144,7 @@ class JobProblemReason(Word):
     NO_FAMILY = "no_family", "No family can compute it on the arch."
     NO_PASSING_TRIAL = "no_passing_trial", "No schedule gave a right result and a time."
     COMPILER_MISSING = "compiler_missing", "No compiler for the arch is installed."
+    DEVICE_OUT_OF_SERVICE = "device_out_of_service", "Its device was taken out of service."
     RACE_FAILED = "race_failed", "The race could not be run to its end."
     JOB_ENDED = "job_ended", "Its job was cancelled or failed."
     INTERNAL_ERROR = "internal_error", "A fault of ours; the message has more."
@@ -189,6 +190,7 @@ class ProposalSource(Word):
     """Who asked for a schedule."""
 
     DEFAULT = "default", "The family's default for the problem."
+    START = "start", "A good start that the family knows."
     COST_MODEL = "cost_model", "Among the best by the cost model."
     NEIGHBOUR = "neighbour", "One step away from a good one."
     TPE = "tpe", "The sampler."

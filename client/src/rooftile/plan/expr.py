@@ -123,7 +123,8 @@ def names_in(expr: Expr) -> Iterator[str]:
 
 def evaluate(expr: ExprLike, names: Mapping[str, int]) -> int:
     """The value of `expr`, every step of it within a signed 64-bit integer."""
-    return _evaluate(parse_expr(expr), names)
+    # Plans hold their expressions parsed; doing it again at every launch would cost more than the arithmetic.
+    return _evaluate(parse_expr(expr) if isinstance(expr, Mapping) else expr, names)
 
 
 def _evaluate(expr: Expr, names: Mapping[str, int]) -> int:

@@ -1,0 +1,122 @@
+"""Does a kernel run through the client, in a process of its own, in the time that the service recorded?
+
+    python -m bench.round_trip [--json FILE] [--trials N] [--seconds S]
+
+A service with its workers in one process tree; here, in another, a client with a cache of its own: it posts a
+job, waits, fetches the release, runs it on numpy arrays and times it cold, as the race did: calls go round
+sets of arrays that hold at least twice the last-level cache. Figure: `client_over_recorded`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rooftile
+from rooftile.device import local_cpu
+from rooftile.problem import Gemm
+
+from bench.common import BenchError, bench_lock, environment, say, write
+
+PROBLEM = Gemm(4, 4096, 4096, "f32")
+CALLS = 60
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="bench.round_trip", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=40.0)
+    args = parser.parse_args(argv)
+    try:
+        with bench_lock():
+            figures, row = measure(args.trials, args.seconds)
+    except BenchError as error:
+        print(f"bench.round_trip: {error}", file=sys.stderr)
+        return 1
+    write(args.json, figures, [row], environment(policy="cold"))
+    print(json.dumps({"figures": figures}, indent=1))
+    return 0
+
+
+def measure(trials: int, seconds: float) -> tuple[dict[str, float | int | None], dict[str, Any]]:
+    """Tune through the service, time through the client."""
+    with tempfile.TemporaryDirectory(prefix="rooftile-bench-") as folder, service(Path(folder) / "s") as url:
+        os.environ["ROOFTILE_HOME"] = str(Path(folder) / "c")
+        client = rooftile.Client(url, (Path(folder) / "s" / "token").read_text().strip())
+        job = client.submit(PROBLEM, budget={"trials": trials, "seconds": seconds})
+        job.wait(timeout=20 * seconds)
+        kernel = client.kernel(PROBLEM)
+        recorded = kernel.best.time_us
+        if kernel.level != "exact" or recorded is None or kernel.best.artifact is None:
+            raise BenchError(f"the service serves {kernel.level} ({kernel.reason}); is the machine quiet?")
+        ours = client_us(kernel)
+        if kernel.fallbacks:
+            raise BenchError(f"{kernel.fallbacks} calls went to the Baseline: {kernel.last_fallback}")
+    row = {
+        "problem": PROBLEM.title(),
+        "client_us": ours,
+        "recorded_us": recorded,
+        "schedule": kernel.best.schedule_text,
+    }
+    say(f"{PROBLEM.title()}: {ours:.1f} us through the client, {recorded:.1f} us recorded")
+    return {"client_over_recorded": ours / recorded}, row
+
+
+def client_us(kernel: rooftile.Kernel) -> float:
+    """The median of calls that go round sets of arrays, each call cold; the result checked against numpy."""
+    m, n, k = PROBLEM.m, PROBLEM.n, PROBLEM.k
+    rng = np.random.default_rng(0)
+    cache = local_cpu().llc_total_bytes or local_cpu().llc_bytes or 0
+    sets = max(2, -(-2 * cache // (4 * k * n)))
+    arrays = []
+    for _ in range(sets):
+        a = rng.uniform(-1, 1, (m, k)).astype(np.float32)
+        b = rng.uniform(-1, 1, (k, n)).astype(np.float32)
+        arrays.append((a, b, np.empty((m, n), np.float32)))
+    for a, b, out in arrays:
+        kernel(a, b, out=out)
+        if not np.allclose(out, a.astype(np.float64) @ b, rtol=0, atol=2e-6 * k):
+            raise BenchError("the result is wrong")
+    times = []
+    for call in range(CALLS):
+        a, b, out = arrays[call % sets]
+        start = time.perf_counter()
+        kernel(a, b, out=out)
+        times.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(times)
+
+
+@contextmanager
+def service(home: Path) -> Iterator[str]:
+    """`rooftile serve` on a home of its own; its address."""
+    command = [Path(sys.executable).with_name("rooftile"), "serve", "--port", "0"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ROOFTILE_")} | {
+        "ROOFTILE_HOME": str(home)
+    }
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line.startswith("Rooftile serves at "):
+            raise BenchError(f"`rooftile serve` said {line!r}")
+        yield line.split()[3].rstrip("/.")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
