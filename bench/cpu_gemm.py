@@ -121,7 +121,8 @@ def _body(shapes: Sequence[tuple[int, int, int]], seconds: float, wanted: int) -
         for m, n, k in shapes
     ]
     budget = {"trials": wanted * len(shapes), "seconds": seconds * len(shapes)}
-    return {"problems": problems, "target": {"device": str(local_cpu().key)}, "budget": budget}
+    target = {"device": str(local_cpu().key)}
+    return {"problems": problems, "target": target, "budget": budget, "early_stop": False}
 
 
 def _tune(home: Path, spec: Path) -> dict[str, Any]:

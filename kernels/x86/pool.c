@@ -3,11 +3,12 @@
  * Plain C11, pthreads and Linux futexes; the interface and its rules are in include/rooftile_abi.h.
  *
  * Each worker has a word of its own in a cache line of its own ("go"), so a run with fewer threads than were
- * created touches and wakes only those. A worker that has nothing to do spins for SPIN_NS with pause, so that
- * kernels called back to back start within a microsecond, then sleeps in the kernel, so that an idle pool
- * costs nothing. Waiting inside a run goes through three stages (pause, sched_yield, futex): on a machine with
- * few or shared CPUs the thread waited for may be the one that needs this CPU, and spinning would keep it out
- * for a whole time slice.
+ * created touches and wakes only those. A worker that has nothing to do spins with pause, so that kernels called
+ * back to back start within a microsecond; from POLITE_AT_NS on it offers its CPU to others each time round
+ * (sched_yield), and after SPIN_NS it sleeps in the kernel, so that an idle pool costs nothing. Waking a sleeper
+ * takes some 5 us, on virtual machines up to 200 us, as long as a small GEMM. (OpenBLAS spins for 30 to 110 ms.)
+ * Waiting inside a run goes through the same stages, sooner: on a machine with few or shared CPUs the thread
+ * waited for may be the one that needs this CPU, and spinning would keep it out for a whole time slice.
  */
 #define _GNU_SOURCE
 #include "rooftile_abi.h"
@@ -28,7 +29,8 @@
 #include <unistd.h>
 
 #define LINE 64
-#define SPIN_NS 50000   /* an idle worker sleeps after this: longer than the gap between two calls from Python */
+#define SPIN_NS 2000000     /* an idle worker sleeps after this: longer than what lies between two GEMMs of a model */
+#define POLITE_AT_NS 50000  /* and yields from here on: longer than the gap between two calls from Python */
 #define YIELD_AT_NS 5000 /* inside a run: by then the other thread is late, perhaps preempted */
 #define SLEEP_AT_NS 200000
 
@@ -156,7 +158,7 @@ static void *work(void *arg)
     (void)snprintf(name, sizeof name, "rooftile-%d", me->index);
     (void)pthread_setname_np(pthread_self(), name);
     for (;;) {
-        if (!spin_while(&me->go, seen, INT64_MAX, SPIN_NS))
+        if (!spin_while(&me->go, seen, POLITE_AT_NS, SPIN_NS))
             sleep_while(&me->go, seen, &me->asleep);
         seen = peek(&me->go);
         if (pool->stop)

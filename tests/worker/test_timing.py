@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -186,3 +188,20 @@ def test_oom_counter_is_read(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 3\n")
     assert oom_kills(tmp_path) == 3
+
+
+def test_threads_that_still_spin_are_waited_for() -> None:
+    """OpenBLAS's spin for up to 110 ms after a product, on another CPU: they look idle between two ticks."""
+    data = bytes(1 << 20)
+    until = time.monotonic() + 0.15
+
+    def spin() -> None:
+        while time.monotonic() < until:
+            hashlib.sha256(data).digest()  # without the interpreter's lock, as a BLAS thread
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    machine.wait_until_idle()
+    assert not thread.is_alive()
+    assert time.monotonic() >= until
+    assert machine.wait_until_idle() < 0.1

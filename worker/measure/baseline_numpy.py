@@ -89,8 +89,8 @@ class NumpyRunner:
             return None
         tool, pool, arch = (self._order.get(name) for name in ("tool_path", "pool_path", "arch"))
         if tool and pool and arch:
-            threads = get_pool(pool, self.threads)
-            return Calibrator(Path(tool), threads, str(arch)).reader(buffer.base, buffer.nbytes)
+            # On one thread: workers of a second pool would spin beside OpenBLAS's when its turn comes.
+            return Calibrator(Path(tool), get_pool(pool, 1), str(arch)).reader(buffer.base, buffer.nbytes)
         flat = buffer.data().view(np.uint64)
         return lambda: int(flat[::8].sum())
 

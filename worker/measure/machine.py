@@ -151,11 +151,12 @@ def _read(path: Path) -> str:
         return ""
 
 
-def wait_until_idle(*, most_s: float = 0.25, step_s: float = 0.002) -> float:
+def wait_until_idle(*, most_s: float = 0.5, step_s: float = 0.012) -> float:
     """Wait until this process uses no CPU any more (spinning threads went to sleep); the seconds it took.
 
     A thread pool that still spins after a burst would disturb whoever runs next: OpenBLAS's threads spin for
-    some 30 ms, ours for 50 us.
+    30 to 110 ms, ours for 2 ms. The kernel adds up the time of a thread that runs on another CPU only at its
+    ticks, 4 or 10 ms apart: a step has to be longer, or a spinning thread looks idle between two of them.
     """
     started = time.monotonic()
     before = time.process_time()
