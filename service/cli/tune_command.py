@@ -25,7 +25,7 @@ from service.paths import prepare_home
 from service.settings import Settings, get_settings
 from service.store import devices, jobs
 from service.store.database import Database
-from service.store.enums import JobState
+from service.store.enums import JobProblemState, JobState
 from service.store.records import JobRecord
 from service.supervisor import Supervisor
 from service.supervisor.lock import in_use, running
@@ -218,11 +218,20 @@ def _report(result: tune_result.JobResult, hands: _Hands, options: tune_args.Opt
             )
         else:
             console.print(f"See it: {page}", markup=False, soft_wrap=True)
-    if result.state != JobState.DONE and not cancelled:
-        print(
-            f"rooftile: job {result.job_id} ended {result.state}. {result.message}".rstrip(), file=sys.stderr
-        )
-    return DONE if result.state == JobState.DONE and not cancelled else FAILED
+    sentence = _shortfall(result)
+    if sentence is not None and not cancelled:
+        print(f"rooftile: {sentence}", file=sys.stderr)
+    return DONE if sentence is None and not cancelled else FAILED
+
+
+def _shortfall(result: tune_result.JobResult) -> str | None:
+    """Why not every problem has an answer that can be relied on; None where each has."""
+    if result.state != JobState.DONE:
+        return f"job {result.job_id} ended {result.state}. {result.message}".rstrip()
+    without = [one.title for one in result.results if one.state != JobProblemState.DONE]
+    if not without:
+        return None
+    return f"job {result.job_id} has no answer for {len(without)} of {len(result.results)}: {', '.join(without)}"
 
 
 def _command() -> str:
