@@ -102,7 +102,7 @@ def client_us(kernel: rooftile.Kernel) -> float:
 @contextmanager
 def service(home: Path) -> Iterator[str]:
     """`rooftile serve` on a home of its own; its address."""
-    command = [Path(sys.executable).with_name("rooftile"), "serve", "--port", "0"]
+    command = [str(Path(sys.executable).with_name("rooftile")), "serve", "--port", "0"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("ROOFTILE_")} | {
         "ROOFTILE_HOME": str(home)
     }

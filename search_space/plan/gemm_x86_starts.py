@@ -159,10 +159,13 @@ def _stream(device: Device, **changes: Any) -> dict[str, Any]:
 def _streams(shape: Shape, device: Device) -> list[dict[str, Any]]:
     cores, width = device.cores, lanes(device)
     if shape.b_nk:
-        dots = {"mr": min(shape.m, 3), "nr": 4, "unroll": 4, "hold": "c", "pack_a": "no", "split_n": cores}
+        rows, cols = (6, 4) if width == 16 else (3, 3)
+        dots = {"mr": min(shape.m, rows), "nr": cols, "unroll": 4, "hold": "c", "pack_a": "no"}
+        dots |= {"split_n": cores}
         return [
             _stream(device, **dots),
             _stream(device, **dots, hand_out="parts"),
+            _stream(device, **dots | {"mr": min(shape.m, 2), "nr": 4}),
             _stream(device, **dots, kc=1024),
             _stream(device, **dots, ahead=8),
         ]

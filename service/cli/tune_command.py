@@ -231,7 +231,8 @@ def _shortfall(result: tune_result.JobResult) -> str | None:
     without = [one.title for one in result.results if one.state != JobProblemState.DONE]
     if not without:
         return None
-    return f"job {result.job_id} has no answer for {len(without)} of {len(result.results)}: {', '.join(without)}"
+    told = f"{len(without)} of {len(result.results)}: {', '.join(without)}"
+    return f"job {result.job_id} has no answer for {told}"
 
 
 def _command() -> str:

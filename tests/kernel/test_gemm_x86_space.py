@@ -150,3 +150,11 @@ def test_the_model_prefers_what_is_known_to_be_better() -> None:
     assert FAMILY.predict(square, device, good).bound == "compute"
     # Never faster than the arithmetic allows.
     assert us(square, good) > square.flops / device.peak_gflops() / 1e3
+
+
+@pytest.mark.parametrize("b", ["kn", "nk"])
+@pytest.mark.parametrize("device", DEVICES, ids=KEYS)
+def test_few_rows_begin_on_the_stream_path_whatever_the_layout_of_b(device: Device, b: str) -> None:
+    for m in (1, 2, 4, 8, 16, 32):
+        starts = FAMILY.candidates(gemm(m, 4096, 4096, b), device)
+        assert [s["path"] for s in starts[:3]] == ["stream"] * 3

@@ -108,13 +108,6 @@ MUTATIONS = {
         "gemm.c", "const int64_t row = (i0 + i) * RT_MR;", "const int64_t row = (i0 + i) * RT_MR + 1;",
         SQUARE, "blocked",
     ),
-    "packing: what is beyond the edge is not zeroed": Mutation(
-        "include/rt_pack.h",
-        "memset(panel + p * wide + lines, 0, (size_t)(wide - lines) * sizeof(float));",
-        "",
-        RAGGED,
-        "stream",
-    ),
     "packing: two of four columns exchanged": Mutation(
         "include/rt_pack.h", "RT_MIX(low01, low23, 2, 3, 6, 7)", "RT_MIX(low01, low23, 3, 2, 6, 7)",
         SQUARE, "blocked",
