@@ -13,7 +13,7 @@ from service.store.records import JobProblemRecord, JobRecord, Spent, TrialRecor
 # Entrants of a full race: four finalists, default, incumbent, twin, Baseline.
 RACERS = 8
 # A race on a CPU takes 8 to 9 seconds: 6 of turns, the rest for every entrant to prove itself.
-RACE_LEAST_S = 9.0
+RACE_LEAST_S = 11.0
 RACE_MOST_SHARE = 0.40
 # "No longer improves": no gain over 1 % in the last 16 trials, or in the last quarter of the budget.
 GAIN_LEAST = 0.01

@@ -26,7 +26,7 @@ from worker.measure.problems import PreparedProblem
 from worker.measure.process import CandidateProcess, Died, FaultGuard, Inbox, fork
 from worker.measure.statistics import impossible, median, quantile, relative_halfwidth
 
-BUDGET_S = 6.0
+BUDGET_S = 8.0
 LEAST_ROUNDS = 7
 # However slow everything is (a machine busy with other work), so many budgets later it is over, ...
 MOST_BUDGETS = 2.0
