@@ -2,7 +2,9 @@
 
 A kernel of ours is released when it beats what is served by more than the noise; all within the noise form
 the tie set, and ties break the same way every time (smaller workspace, then the schedule's key). The
-vendor's kernel is served where it is faster by more than the noise. What was disturbed is never promoted.
+vendor's kernel is served where it is faster by more than the noise, and where nothing of ours is served yet
+and the best of ours is not faster: a race too noisy to tell gives no reason to leave what people have.
+What was disturbed is never promoted.
 """
 
 from __future__ import annotations
@@ -101,6 +103,9 @@ def decide(
         if gain * (1 + noise) < 1:
             reason = f"the vendor's kernel is {1 / gain:.2f} times as fast as the best of ours"
             return replace(vendor, verb=Verb.KEEP if held else Verb.PUBLISH, reason=reason)
+        if served is None and gain < 1:
+            reason = "the best of ours is not faster than the vendor's kernel, within the noise"
+            return replace(vendor, verb=Verb.PUBLISH, reason=reason)
         if held and gain <= 1 + noise:
             reason = "the best of ours beats the vendor's kernel, which is served, by less than the noise"
             return replace(vendor, verb=Verb.KEEP, reason=reason)
