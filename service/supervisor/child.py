@@ -16,8 +16,9 @@ from service.bus.child import PARENT_VARIABLE
 from service.errors import ChildGaveUpError
 from service.supervisor.logfile import LogFile
 
-# A child that lived this long was well: its next death starts the count anew.
-WELL_S = 20.0
+# A child that lived this long was well: its next death starts the count anew. Longer than a measure worker
+# takes to start on a loaded machine and to wait in vain for its device (15 s), or it would wait for ever.
+WELL_S = 40.0
 QUICK_DEATHS = 5
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 5.0
@@ -103,7 +104,11 @@ class Child:
             raise ChildGaveUpError(self._obituary(process.returncode))
         pause_s = min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2 ** max(0, self._quick_deaths - 1))
         self._restart_at = time.monotonic() + pause_s
-        self._surface(self.spec.name, f"ended ({_how(process.returncode)}) after {lived_s:.0f} s; restarting")
+        last = self.last_words()
+        words = f' Its last words: "{last}".' if last and process.returncode > 0 else ""
+        self._surface(
+            self.spec.name, f"ended ({_how(process.returncode)}) after {lived_s:.0f} s; restarting.{words}"
+        )
         return process.pid
 
     def terminate(self) -> None:

@@ -90,11 +90,14 @@ def test_one_that_cannot_live_is_given_up_with_its_last_words(
 ) -> None:
     monkeypatch.setattr(child_module, "BACKOFF_FIRST_S", 0.01)
     monkeypatch.setattr(child_module, "BACKOFF_MOST_S", 0.02)
-    child = make("import sys; sys.exit('the moon is in the wrong house')")
+    told: list[str] = []
+    child = make("import sys; sys.exit('the moon is in the wrong house')", told)
     child.start()
     with pytest.raises(ChildGaveUpError) as caught:
         _poll_until(child, lambda: False)
     text = str(caught.value)
+    assert all("restarting" in line and "the moon is in the wrong house" in line for line in told)
+    assert len(told) == child_module.QUICK_DEATHS - 1  # a person need not wait for the end to learn why
     assert "the moon is in the wrong house" in text
     assert "probe.log" in text
     assert "exit code 1" in text
