@@ -101,15 +101,19 @@ def listing(
     *,
     states: Sequence[JobState] | None = None,
     token_id: int | None = None,
+    op: str | None = None,
     after: tuple[int] | None = None,
     limit: int = 50,
 ) -> Page[JobRecord]:
-    """Newest first; `after` is the `next` of the page before."""
+    """Newest first; `op`: with a problem of it; `after` is the `next` of the page before."""
     query = select(Job).order_by(Job.id.desc()).limit(limit + 1)
     if states is not None:
         query = query.where(Job.state.in_(states))
     if token_id is not None:
         query = query.where(Job.token_id == token_id)
+    if op is not None:
+        mine = select(JobProblem.id).join(Problem, Problem.key == JobProblem.problem_key)
+        query = query.where(mine.where(JobProblem.job_id == Job.id, Problem.op == op).exists())
     if after is not None:
         query = query.where(Job.id < after[0])
     rows = s.scalars(query).all()

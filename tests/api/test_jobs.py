@@ -121,6 +121,14 @@ def test_jobs_are_filtered_by_state_and_op(client: TestClient, seed: Any) -> Non
     assert [j["id"] for j in client.get("/v1/jobs?state=running").json()["jobs"]] == [jobs[2].id]
     assert client.get("/v1/jobs?op=attention").json() == {"jobs": [], "next_page_token": None}
     assert len(client.get("/v1/jobs?op=gemm&limit=2").json()["jobs"]) == 2
+    # However many others lie before it, the first page has the one that is asked for, and there is no next.
+    empty = {"op": "attention", "batch": 1, "heads_q": 8, "heads_kv": 8, "seq_q": 0, "seq_kv": 9}
+    rare = seed.job({"problem": {**empty, "head_dim": 64, "dtype": "f32"}})
+    for n in range(4, 8):
+        seed.job({**BODY, "seed": n})
+    page = client.get("/v1/jobs?op=attention&limit=1").json()
+    assert [j["id"] for j in page["jobs"]] == [rare.id]
+    assert page["next_page_token"] is None
     assert problem(client.get("/v1/jobs?state=runing"), 422)["nearest"] == "running"
     assert problem(client.get("/v1/jobs?limit=0"), 422)["field"] == "limit"
     assert problem(client.get("/v1/jobs?limit=x"), 422)["field"] == "limit"

@@ -133,6 +133,8 @@ def test_jobs_are_listed_and_counted(database: Database) -> None:
         last = jobs.listing(s, token_id=token.id, limit=2, after=page.next)
         assert [job.id for job in last.rows] == [ids[0]]
         assert last.next is None
+        assert len(jobs.listing(s, op="gemm", limit=3).rows) == 3
+        assert jobs.listing(s, op="attention").rows == ()
         assert [one.title for one in jobs.problems(s, other.id)] == [problem(8).title, problem(16).title]
         assert len(jobs.of_problem_key(s, problem(8).key)) == 4
 
