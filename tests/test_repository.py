@@ -71,3 +71,15 @@ def test_wheels_hold_one_name_each_and_the_data(tmp_path: Path) -> None:
         assert wanted in server, wanted
     assert any(name.startswith("service/web/templates/") for name in server)
     assert any(name.startswith("service/web/static/") for name in server)
+
+
+def test_documents_name_files_that_are_there() -> None:
+    """A path in backticks, as `docs/glossary.md` or `kernels/x86/gemm*.c`; a folder ends in a slash."""
+    documents = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    tops = {path.name for path in ROOT.iterdir()}
+    missing = []
+    for document in documents:
+        for named in re.findall(r"`([\w.*-]+/[\w./*-]*?)(?::[^`]*)?`", document.read_text()):
+            if named.split("/")[0] in tops and not any(ROOT.glob(named)):
+                missing.append(f"{document.name}: {named}")
+    assert not missing, missing
