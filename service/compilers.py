@@ -1,4 +1,8 @@
-"""Which C compilers does this machine have? The compile worker chooses; here one only looks."""
+"""Which C compilers does this machine have? The compile worker chooses; here one only looks.
+
+The same commands in the same order as worker/compile/toolchain.py, without running any: the service may not
+import the worker, and a test keeps the two equal.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import importlib.util
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from service.errors import CompilerMissingError
 
@@ -16,8 +20,8 @@ HOW_TO_GET_ONE = "Install gcc (`apt install gcc`), or `pip install 'rooftile-ser
 
 def compilers() -> Iterator[tuple[str, list[str]]]:
     """C compilers of this machine as (name, command), in the order the compile worker tries them."""
-    chosen = os.environ.get("CC")
-    if chosen:
+    chosen = chosen_compiler()
+    if chosen is not None:
         command = shlex.split(chosen)
         if command and shutil.which(command[0]):
             yield command[0], command
@@ -25,11 +29,26 @@ def compilers() -> Iterator[tuple[str, list[str]]]:
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             yield name, [name]
-    if importlib.util.find_spec("ziglang") is not None:
-        yield "zig", [sys.executable, "-m", "ziglang", "cc"]
+    wheel = importlib.util.find_spec("ziglang")
+    if wheel is not None and wheel.origin is not None:
+        yield "zig", [str(Path(wheel.origin).parent / "zig"), "cc"]
+
+
+def chosen_compiler() -> str | None:
+    """What `CC` names: no other compiler is tried then."""
+    chosen = os.environ.get("CC", "").strip()
+    return chosen or None
 
 
 def need_compiler() -> None:
     """Raise CompilerMissingError where `examine` would say so, without building anything."""
     if next(compilers(), None) is None:
-        raise CompilerMissingError(f"No C compiler was found. {HOW_TO_GET_ONE}")
+        raise CompilerMissingError(f"{none_found()} {HOW_TO_GET_ONE}")
+
+
+def none_found() -> str:
+    """The sentence for a machine without one."""
+    chosen = chosen_compiler()
+    if chosen is not None:
+        return f"The C compiler that CC names, {chosen!r}, was not found; unset CC or correct it."
+    return "No C compiler was found on PATH, and there is no ziglang wheel."

@@ -23,7 +23,7 @@ from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
 from service.bus.broker import broker_info, eviction_warning
-from service.compilers import HOW_TO_GET_ONE, compilers
+from service.compilers import HOW_TO_GET_ONE, compilers, none_found
 from service.errors import OperationError
 from service.paths import Home, host_lock_dir, kernels_dir, migrations_dir, open_lock_file, prepare_home
 from service.settings import Settings
@@ -104,7 +104,7 @@ def _compiler(_settings: Settings) -> Check:
         if problem is None:
             return Check("compiler", State.OK, f"{name}: {_version(command)}")
         reasons.append(f"{name}: {problem}")
-    found = "; ".join(reasons) if reasons else "no C compiler on PATH and no ziglang wheel"
+    found = "; ".join(reasons) if reasons else none_found()
     return Check("compiler", State.MISSING, found, HOW_TO_GET_ONE)
 
 
