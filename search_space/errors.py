@@ -23,15 +23,15 @@ class SpaceError(RooftileError):
     """Asked for something that the search space does not have."""
 
 
-class UnknownFamily(SpaceError):  # noqa: N818
+class UnknownFamily(SpaceError):
     """No family of that name, or one that is not built yet."""
 
 
-class UnknownDevice(SpaceError):  # noqa: N818
+class UnknownDevice(SpaceError):
     """No data at all for that device."""
 
 
-class EmptySpace(SpaceError):  # noqa: N818
+class EmptySpace(SpaceError):
     """No legal schedule was found."""
 
     def __init__(self, family: str, violations: Sequence[Violation]) -> None:

@@ -41,7 +41,7 @@ class DeviceMismatchError(OperationError):
     """The device asked for is not here."""
 
 
-class CompileFailure(Exception):  # noqa: N818 - an outcome of a trial, not a fault of the worker
+class CompileFailure(Exception):  # an outcome of a trial, not a fault of the worker
     """A recipe that gave no artifact. `evidence` holds the log and what else explains it."""
 
     def __init__(self, reason: TrialReason, message: str, evidence: Mapping[str, object]) -> None:
@@ -67,5 +67,5 @@ class ChildLostError(MeasureError):
         self.memory = memory
 
 
-class TrialCancelled(MeasureError):  # noqa: N818 - the caller asked for it
+class TrialCancelled(MeasureError):  # the caller asked for it
     """The caller's `cancelled()` returned True."""

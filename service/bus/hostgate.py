@@ -21,7 +21,7 @@ from pathlib import Path
 from service.paths import host_lock_dir, open_lock_file
 
 
-class GateInterrupted(Exception):  # noqa: N818 - not a failure: the process was asked to stop
+class GateInterrupted(Exception):  # not a failure: the process was asked to stop
     """The process was told to stop while it waited at the gate."""
 
 

@@ -20,7 +20,7 @@ class JobError(RooftileError):
     """A job or a release cannot do what was asked."""
 
 
-class NotFound(JobError):  # noqa: N818 - a state of the world
+class NotFound(JobError):  # a state of the world
     """There is no such thing in the database."""
 
     def __init__(self, noun: str, ident: str) -> None:
@@ -29,7 +29,7 @@ class NotFound(JobError):  # noqa: N818 - a state of the world
         self.ident = ident
 
 
-class IllegalMove(JobError):  # noqa: N818
+class IllegalMove(JobError):
     """The thing exists, but what was asked is not possible in its state."""
 
     def __init__(self, noun: str, ident: str, state: str, verb: str, allowed: Iterable[str] = ()) -> None:
@@ -46,5 +46,5 @@ class NothingToRollBack(IllegalMove):
     """No earlier release of the same problem, device and policy can be served again."""
 
 
-class NoLegalSchedule(JobError):  # noqa: N818
+class NoLegalSchedule(JobError):
     """No schedule of any family is legal within the limits that the job sets."""

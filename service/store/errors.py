@@ -23,11 +23,11 @@ class StoreError(Exception):
     """Base of all: its text is one clear sentence."""
 
 
-class DatabaseUnreachable(StoreError):  # noqa: N818 - a state of the world, named as the contract names it
+class DatabaseUnreachable(StoreError):  # a state of the world, named as the contract names it
     """Nobody answers at the database's address."""
 
 
-class StoreBusy(StoreError):  # noqa: N818
+class StoreBusy(StoreError):
     """A lock or a connection was not to be had in time; trying again is right."""
 
 
@@ -35,27 +35,27 @@ class Conflict(StoreBusy):
     """Another process changed the row between our look and our write."""
 
 
-class StoreFull(StoreError):  # noqa: N818
+class StoreFull(StoreError):
     """The disk the database lives on is full."""
 
 
-class StoreReadOnly(StoreError):  # noqa: N818
+class StoreReadOnly(StoreError):
     """The database may not be written by us."""
 
 
-class StoreDamaged(StoreError):  # noqa: N818
+class StoreDamaged(StoreError):
     """The file is not a database, or is damaged."""
 
 
-class UnsuitableDatabase(StoreError):  # noqa: N818
+class UnsuitableDatabase(StoreError):
     """This address can not hold a database that several processes share."""
 
 
-class SchemaMismatch(StoreError):  # noqa: N818
+class SchemaMismatch(StoreError):
     """The tables are not those of this version of the code."""
 
 
-class NotFound(StoreError):  # noqa: N818
+class NotFound(StoreError):
     """No row with this id."""
 
     def __init__(self, what: str, key: object) -> None:
@@ -64,7 +64,7 @@ class NotFound(StoreError):  # noqa: N818
         self.key = key
 
 
-class IllegalTransition(StoreError):  # noqa: N818
+class IllegalTransition(StoreError):
     """A move that the transition table does not have."""
 
     def __init__(self, what: str, key: object, source: str, to: str, allowed: tuple[str, ...]) -> None:
@@ -77,7 +77,7 @@ class IllegalTransition(StoreError):  # noqa: N818
         self.allowed = allowed
 
 
-class ArtifactMismatch(StoreError):  # noqa: N818
+class ArtifactMismatch(StoreError):
     """Bytes whose sha256 is another than the one they came with."""
 
     def __init__(self, expected: str, actual: str) -> None:
@@ -86,7 +86,7 @@ class ArtifactMismatch(StoreError):  # noqa: N818
         self.actual = actual
 
 
-class ReleasePinned(StoreError):  # noqa: N818
+class ReleasePinned(StoreError):
     """The published release of this problem, device and policy is pinned."""
 
     def __init__(self, release_id: int) -> None:
@@ -94,7 +94,7 @@ class ReleasePinned(StoreError):  # noqa: N818
         self.release_id = release_id
 
 
-class IdempotencyConflict(StoreError):  # noqa: N818
+class IdempotencyConflict(StoreError):
     """The same Idempotency-Key was used with another body."""
 
     def __init__(self, key: str) -> None:

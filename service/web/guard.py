@@ -12,7 +12,7 @@ from service.api.errors import UnauthorizedError
 from service.store.enums import Scope
 
 
-class LoginNeeded(Exception):  # noqa: N818 - not an error: it is answered by a redirect
+class LoginNeeded(Exception):  # not an error: it is answered by a redirect
     """Raised by pages of the dashboard."""
 
 

@@ -26,11 +26,11 @@ from worker.verify.arena import Region, describe_fault
 _LEAVE_S = 1.0
 
 
-class Cancelled(Exception):  # noqa: N818 - the parent asked for it
+class Cancelled(Exception):  # the parent asked for it
     """The worker wants no answer any more."""
 
 
-class Died(Exception):  # noqa: N818 - an outcome
+class Died(Exception):  # an outcome
     """The process ended without an answer; `outcome` says how."""
 
     def __init__(self, outcome: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ Announce = Callable[[Iterable[Region]], None]
 WORKSPACE_ALIGN = 64
 
 
-class VerifyFailure(Exception):  # noqa: N818 - an outcome
+class VerifyFailure(Exception):  # an outcome
     """What is wrong: a TrialReason's text and the evidence."""
 
     def __init__(self, reason: str, evidence: Mapping[str, Any]) -> None:

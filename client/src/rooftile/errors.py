@@ -102,7 +102,7 @@ class ServiceError(RooftileError):
         super().__init__(f"the service answered {status}: {title}")
 
 
-class ServiceUnreachable(RooftileError):  # noqa: N818
+class ServiceUnreachable(RooftileError):
     """No answer from the service: refused, timed out, or not a Rooftile service."""
 
 
