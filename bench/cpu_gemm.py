@@ -235,7 +235,7 @@ def _trials_to_5_percent(s: Any, job_problem_id: int) -> int | None:
 
 
 def _check_baseline(rows: Sequence[dict[str, Any]]) -> None:
-    """Raise unless every Baseline was OpenBLAS with its best kernels for this CPU, on all the threads we have.
+    """Raise unless every Baseline was OpenBLAS with its best kernels for this CPU, on all our threads.
     What is not known is not taken for the best: a handicapped Baseline makes a false win."""
     cpu = local_cpu()
     wanted = _AVX512 if cpu.arch.startswith("x86-64-v4") else _AVX2 | _AVX512

@@ -111,7 +111,7 @@ def test_the_vendor_takes_the_place_of_what_is_served_only_beyond_the_noise() ->
 
 
 def test_a_first_release_is_ours_only_where_it_is_not_slower() -> None:
-    """With a band of 45 %, as on a busy machine, a kernel 3 % slower than the vendor's is within the noise."""
+    """With a band of 45 %, as on a busy machine, 3 % slower than the vendor's is within the noise."""
     noisy = {"relative": 0.45}
     got = result(runner(1, 103.0), baseline(100.0), noise=noisy)
     assert (got.verb, got.winner, got.time_us) == (Verb.PUBLISH, Winner.BASELINE, 100.0)
