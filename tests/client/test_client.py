@@ -340,3 +340,29 @@ def test_threads_may_share_a_client(peer: Any, serve: Serve) -> None:
         thread.join(60)
     assert failures == []
     assert json.dumps(best_json())
+
+
+@pytest.mark.parametrize("answer", [[], {}, {"jobs": 5}, {"jobs": [5]}, {"jobs": [], "next_page_token": 7}])
+def test_a_list_that_is_none_is_a_bad_answer(peer: Any, answer: Any) -> None:
+    peer.routes["GET /v1/jobs"] = (200, answer)
+    with pytest.raises(ServiceUnreachable):
+        list(Client(peer.url).jobs())
+
+
+def test_a_list_that_leads_back_to_itself_has_an_end(peer: Any) -> None:
+    page = (200, {"jobs": [{"id": 1}], "next_page_token": "x"})
+    peer.routes["GET /v1/jobs"] = peer.routes["GET /v1/jobs?page_token=x"] = page
+    with pytest.raises(ServiceUnreachable, match="next page"):
+        list(Client(peer.url).jobs())
+
+
+def test_an_accepted_job_has_a_number(peer: Any) -> None:
+    peer.routes["POST /v1/jobs"] = (202, {"id": None, "state": "queued"})
+    with pytest.raises(ServiceUnreachable, match="no id"):
+        Client(peer.url).submit(PROBLEM)
+
+
+def test_problems_of_a_job_are_a_list_of_objects(peer: Any) -> None:
+    peer.routes["GET /v1/jobs/3"] = (200, {"id": 3, "state": "running", "problems": [5]})
+    with pytest.raises(ServiceUnreachable, match="problems"):
+        Client(peer.url).job(3).bests()

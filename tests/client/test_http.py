@@ -207,3 +207,10 @@ rooftile.Client("http://127.0.0.1:9")
 assert not {"numpy", "urllib3", "cupy", "torch"} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_json_nested_beyond_reading_is_a_bad_answer(peer: Any, status: int) -> None:
+    peer.routes["GET /v1/jobs/1"] = (status, b"[" * 100_000, "application/json")
+    with pytest.raises(ServiceUnreachable if status == 200 else ServiceError):
+        Transport(peer.url).get("/v1/jobs/1")

@@ -81,7 +81,7 @@ class Client:
         """The same with the body of POST /v1/jobs as it is."""
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         data = self._transport.post("/v1/jobs", body, headers).data
-        if not isinstance(data, Mapping) or "id" not in data:
+        if not isinstance(data, Mapping) or type(data.get("id")) is not int:
             raise ServiceUnreachable("the answer to POST /v1/jobs has no id")
         return Job(self._transport, data["id"], data)
 

@@ -112,7 +112,7 @@ class Transport:
         try:
             if "json" not in kind:
                 raise ValueError(f"content type {kind!r}")
-            data = json.loads(content)
+            data = _parsed(content)
         except ValueError as error:
             # A captive portal, a proxy's page, another program on that port.
             raise ServiceUnreachable(
@@ -181,10 +181,18 @@ class Transport:
         return self._pool
 
 
+def _parsed(content: bytes) -> Any:
+    """The JSON in `content`; ValueError for anything else, also where it is nested beyond reading."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep") from None
+
+
 def _problem_of(response: urllib3.BaseHTTPResponse, content: bytes) -> dict[str, Any]:
     if "json" in response.headers.get("Content-Type", ""):
         try:
-            data = json.loads(content)
+            data = _parsed(content)
         except ValueError:
             data = None
         if isinstance(data, dict):

@@ -91,6 +91,8 @@ class Job:
     def bests(self) -> list[Mapping[str, Any] | None]:
         """The best of each of the job's problems, in their order; None where there is none yet."""
         rows = self.refresh().data.get("problems") or []
+        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+            raise ServiceUnreachable(f"the answer to /v1/jobs/{self.id} has no list of problems")
         return [row.get("best") for row in rows]
 
     def trials(self, state: str | None = None, order: str = "oldest") -> Iterator[Mapping[str, Any]]:
@@ -124,7 +126,13 @@ def pages(transport: Transport, path: str, name: str, **query: str | None) -> It
     token: str | None = None
     while True:
         data = transport.get(path, {**query, "page_token": token}).data
-        yield from data[name]
-        token = data.get("next_page_token")
+        rows = data.get(name) if isinstance(data, Mapping) else None
+        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+            raise ServiceUnreachable(f"the answer to {path} has no list of {name}")
+        yield from rows
+        before, token = token, data.get("next_page_token")
         if token is None:
             return
+        # The same page again would be the same page for ever.
+        if not isinstance(token, str) or token == before:
+            raise ServiceUnreachable(f"the answer to {path} leads to no next page")
