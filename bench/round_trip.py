@@ -1,6 +1,6 @@
 """Does a kernel run through the client, in a process of its own, in the time that the service recorded?
 
-    python -m bench.round_trip [--json FILE] [--trials N] [--seconds S]
+    python -m bench.round_trip [--quick] [--json FILE] [--trials N] [--seconds S]
 
 A service with its workers in one process tree; here, in another, a client with a cache of its own: it posts a
 job, waits, fetches the release, runs it on numpy arrays and times it cold, as the race did: calls go round
@@ -36,17 +36,25 @@ CALLS = 60
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.round_trip", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a shorter search: under 2 minutes")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--trials", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--trials", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=None)
     args = parser.parse_args(argv)
+    trials = args.trials or (8 if args.quick else 24)
+    seconds = args.seconds or (20.0 if args.quick else 40.0)
     try:
         with bench_lock():
-            figures, row = measure(args.trials, args.seconds)
+            figures, row = measure(trials, seconds)
     except BenchError as error:
         print(f"bench.round_trip: {error}", file=sys.stderr)
         return 1
-    write(args.json, figures, [row], environment(policy="cold"))
+    write(
+        args.json,
+        figures,
+        [row],
+        environment(policy="cold", quick=args.quick, trials=trials, seconds=seconds),
+    )
     print(json.dumps({"figures": figures}, indent=1))
     return 0
 
