@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -21,6 +21,10 @@ FAILED = 1
 WRONG_USE = 2
 
 
+class WrongUseError(Exception):
+    """The command line itself is wrong."""
+
+
 def run_app(app: typer.Typer, name: str, argv: Sequence[str]) -> int:
     """Run a Typer app as `rooftile NAME`; every expected failure is one sentence and exit code 1."""
     command = typer.main.get_command(app)
@@ -29,7 +33,10 @@ def run_app(app: typer.Typer, name: str, argv: Sequence[str]) -> int:
         try:
             command.main(args=list(argv), prog_name=f"rooftile {name}")
         except SystemExit as end:
-            return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
+            code = end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
+            if code == WRONG_USE and "--json" in argv:  # Typer has told the person on stderr
+                print_json({"error": f"The command line is wrong; see rooftile {name} --help."})
+            return code
         return DONE
 
     return guarded(call, as_json="--json" in argv)
@@ -38,11 +45,14 @@ def run_app(app: typer.Typer, name: str, argv: Sequence[str]) -> int:
 def guarded(call: Callable[[], int], *, as_json: bool = False) -> int:
     """Turn the failures that a person can do something about into one sentence on stderr.
 
-    With `as_json` stdout still gets its one document: {"error": sentence}. A bug keeps its traceback.
+    With `as_json` stdout still gets its one document: {"error": sentence, ...}. A bug keeps its traceback.
     """
     try:
         return call()
     except FieldError as error:
+        _fail(_one_line(error), as_json, error.to_json())
+        return WRONG_USE
+    except WrongUseError as error:
         _fail(_one_line(error), as_json)
         return WRONG_USE
     except (OperationError, StoreError, RooftileError) as error:
@@ -66,10 +76,10 @@ def print_json(document: Any) -> None:
     sys.stdout.flush()
 
 
-def _fail(sentence: str, as_json: bool) -> int:
+def _fail(sentence: str, as_json: bool, more: Mapping[str, Any] | None = None) -> int:
     print(f"rooftile: {sentence}", file=sys.stderr)
     if as_json:
-        print_json({"error": sentence})
+        print_json({"error": sentence, **(more or {})})
     return FAILED
 
 

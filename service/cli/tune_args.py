@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from rooftile.problem_args import add_job_arguments, add_problem_arguments, job_body
+
+from service.cli.common import WrongUseError
 
 _EXAMPLES = """\
 examples:
@@ -25,9 +27,16 @@ class Options:
     json: bool
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would exit, so that --json has its document then too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUseError(f"{message} (see {self.prog} --help)")
+
+
 def parse(argv: Sequence[str]) -> Options:
-    """SystemExit (2) where argparse refuses, FieldError where a value is wrong."""
-    parser = argparse.ArgumentParser(
+    """WrongUseError where argparse refuses, FieldError where a value is wrong, SystemExit after --help."""
+    parser = _Parser(
         prog="rooftile tune",
         description="Tune a problem on this machine in the foreground: search, verify, time, race, publish.",
         epilog=_EXAMPLES,

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     def call() -> int:
         try:
             options = tune_args.parse(argv)
-        except SystemExit as end:  # argparse has said what is wrong, or shown its help
+        except SystemExit as end:  # argparse has shown its help
             return end.code if isinstance(end.code, int) else DONE
         return _tune(options)
 

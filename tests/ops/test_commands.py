@@ -123,3 +123,21 @@ def test_token_without_tables_is_one_sentence(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "migrate" in said
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    "words",
+    [("tune", "gemm", "--m", "8", "--nn", "4"), ("tune", "--spec"), ("doctor", "--jsn"), ("token", "x")],
+)
+def test_wrong_use_has_its_document_too(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    document = _json(capsys, *words, code=2)
+    assert set(document) == {"error"}
+    assert f"rooftile {words[0]} --help" in document["error"]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_wrong_field_is_named_in_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    gemm = ("tune", "gemm", "--m", "8", "--n", "8", "--k", "-1", "--dtype", "f32")
+    document = _json(capsys, *gemm, code=2)
+    assert (document["field"], document["value"], document["nearest"]) == ("problem.k", -1, 0)
