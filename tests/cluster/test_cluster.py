@@ -118,7 +118,6 @@ def cluster(tmp_path: Path, postgres_url: str, broker: Any) -> Iterator[Cluster]
             process.wait()
 
 
-@pytest.mark.timeout(600)
 def test_a_job_from_end_to_end_and_another_without_the_broker(cluster: Cluster, broker: Any) -> None:
     cluster.wait(cluster.connected, 90)
     client = redis.Redis.from_url(broker.url)

@@ -43,7 +43,6 @@ def _tree(home: Path) -> list[int]:
     return found
 
 
-@pytest.mark.timeout(600)
 def test_ctrl_c_cancels_keeps_the_best_and_leaves_nothing_running(tmp_path: Path) -> None:
     home = tmp_path / "h"
     process = subprocess.Popen(
@@ -65,7 +64,7 @@ def test_ctrl_c_cancels_keeps_the_best_and_leaves_nothing_running(tmp_path: Path
                 continue
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=60)
     assert time.monotonic() - started < 12
     assert process.returncode == 1
     document = json.loads(out)
@@ -95,7 +94,6 @@ def test_ctrl_c_cancels_keeps_the_best_and_leaves_nothing_running(tmp_path: Path
     assert again.results[0].schedule_line in text
 
 
-@pytest.mark.timeout(600)
 def test_beside_a_service_it_submits_and_watches(tmp_path: Path) -> None:
     home = tmp_path / "h"
     serve = subprocess.Popen(
@@ -106,7 +104,7 @@ def test_beside_a_service_it_submits_and_watches(tmp_path: Path) -> None:
         url = serve.stdout.readline().split()[-1]
         done = subprocess.run(
             [ROOFTILE, "tune", *GEMM, "--trials", "3", "--json"],
-            env=_environment(home), capture_output=True, text=True, timeout=400, check=False,
+            env=_environment(home), capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         document = json.loads(done.stdout)
         before = {int(pid) for pid in _tree(home)}
