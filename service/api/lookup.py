@@ -23,8 +23,8 @@ from service.api.errors import NotFoundError
 from service.jobs.request import CACHES, LAUNCHES
 from service.jobs.submit import problem_record
 from service.jobs.target import auto_device, policy_key, resolve_policy
-from service.store import devices, problems, releases, trials
-from service.store.enums import ReleaseState, TrialState, Winner
+from service.store import devices, jobs, problems, releases, trials
+from service.store.enums import JobProblemState, ReleaseState, TrialState, Winner
 from service.store.records import NewDemand, ProblemRecord, ReleaseRecord
 
 MOST_MISSES = 200
@@ -179,13 +179,33 @@ def _why_none(s: Session, problem: Problem, device: str, policy: Mapping[str, An
         last = before[0]
         word = "was withdrawn" if last.state is ReleaseState.WITHDRAWN else f"is {last.state}"
         return f"Release {last.id} {word}" + (f": {last.reason}." if last.reason else ".")
+    tried = _tried(s, problem, device, policy)
+    if tried is not None:
+        return tried
     served = releases.for_problem(s, problem.key)
     if served:
         near = served[0]
         differs = "device" if near.device_key != device else "policy"
         there = near.device_key if differs == "device" else f"{near.policy_key}"
         return f"Not tuned for this {differs}; it is for the {differs} {there} (release {near.id})."
-    return "Not tuned yet; POST /v1/jobs tunes it."
+    return "Not tuned yet; `rooftile submit` or POST /v1/jobs tunes it."
+
+
+def _tried(s: Session, problem: Problem, device: str, policy: Mapping[str, Any]) -> str | None:
+    """What the newest job for exactly this does, or why it released nothing; None where there was none."""
+    for row in jobs.of_problem_key(s, problem.key, device, limit=_RECENT):
+        job = jobs.get(s, row.job_id)
+        if job is None or job.policy_key != policy_key(policy):
+            continue
+        if row.state is JobProblemState.FAILED:
+            why = row.message or ("" if row.reason is None else row.reason.doc)
+            return f"Job {job.id} released nothing for it. {why}".rstrip()
+        if row.state is JobProblemState.CANCELLED:
+            return f"Job {job.id} was cancelled before it released anything; POST /v1/jobs tunes it again."
+        if row.finished_at is None:
+            return f"Job {job.id} is to tune it: {row.state} at present."
+        return None
+    return None
 
 
 def _newer_toolchain(s: Session, row: ReleaseRecord) -> str | None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from service.cli.common import FAILED, print_json, run_app
+from service.cli.tables import table_console
 from service.doctor import Check, State, examine
 from service.settings import get_settings
 
@@ -40,7 +40,7 @@ def _show(checks: Sequence[Check]) -> None:
     for check in checks:
         text = check.found + (f"\n{check.fix}" if check.fix else "")
         table.add_row(Text(str(check.state), style=_STYLES[check.state]), check.name, Text(text))
-    Console(highlight=False).print(table)
+    table_console().print(table)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from service.cli.common import print_json, run_app
+from service.cli.tables import table_console
 from service.errors import OperationError
 from service.paths import Home, prepare_home
 from service.settings import get_settings
@@ -67,7 +67,7 @@ def list_(as_json: bool = _JSON) -> None:
         scopes = " ".join(sorted(row.scopes))
         used = _when(row.last_used_at)
         table.add_row(str(row.id), row.name, scopes, _when(row.created_at), used, _state(row))
-    Console(highlight=False).print(table, markup=False)
+    table_console().print(table, markup=False)
 
 
 @app.command()

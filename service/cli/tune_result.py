@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from search_space.schedule import Schedule
 from service.store import devices, jobs, races, releases, trials
-from service.store.enums import EntrantRole, RaceState, TrialState, Winner
+from service.store.enums import EntrantRole, JobProblemState, RaceState, TrialState, Winner
 from service.store.records import (
     DeviceRecord,
     EntrantResult,
@@ -50,6 +50,8 @@ class ProblemResult:
     device: str | None
     state: str
     reason: str | None
+    message: str
+    """What is to be said about its end beyond `reason`; the reason's meaning where nothing is."""
     best_us: float | None
     raced: bool
     disturbed: bool
@@ -119,6 +121,7 @@ def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> Proble
         device=row.device_key,
         state=str(row.state),
         reason=None if row.reason is None else str(row.reason),
+        message=row.message or ("" if row.reason is None else row.reason.doc),
         best_us=time_us,
         raced=raced_trial is not None,
         disturbed=disturbed,
@@ -230,7 +233,8 @@ def show(result: JobResult, console: Console) -> None:
                 Text(f"  roof      {row.share.roof:.1f} {row.share.unit} ({row.share.bound}), measured")
             )
         if row.reason:
-            console.print(Text(f"  ended     {row.state}: {row.reason}"))
+            told = f": {row.message}" if row.message and row.state != JobProblemState.DONE else ""
+            console.print(Text(f"  ended     {row.state}, {row.reason}{told}"), soft_wrap=True)
 
 
 def _time(value_us: float | None) -> str:

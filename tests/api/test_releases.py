@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.store.enums import TrialReason
+from service.store import jobs
+from service.store.enums import JobProblemReason, JobProblemState, TrialReason
 
 CPU = "cpu-intel-6-85-8c-x86-64-v4"
 OTHER = "cpu-amd-25-1-8c-x86-64-v3"
@@ -36,6 +37,22 @@ def test_nothing_tuned_is_none_with_the_reason(client: TestClient, seed: Any) ->
     assert body["release_id"] is None
     assert body["problem"]["schema"] == 1
     assert body["policy"] == {"cache": "cold", "launch": "eager"}
+
+
+def test_nothing_released_is_told_with_the_job_that_tried(client: TestClient, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    assert f"Job {job.id} is to tune it: queued" in best(client)["reason"]
+    row = seed.start(job)[0]
+    with seed.database.begin() as s:
+        reason = JobProblemReason.RACE_FAILED
+        jobs.move_problem(s, row.id, JobProblemState.FAILED, reason, "All 2 races were disturbed.")
+    body = best(client)
+    assert (body["level"], body["reason"]) == (
+        "none", f"Job {job.id} released nothing for it. All 2 races were disturbed."
+    )  # fmt: skip
+    warm = best(client, policy={"cache": "warm"})
+    assert "POST /v1/jobs" in warm["reason"]  # another policy was never tried
 
 
 def test_a_release_is_exact_and_complete(client: TestClient, seed: Any) -> None:

@@ -89,7 +89,8 @@ def _help() -> None:
     print("\nwith the package rooftile-server:\n")
     for name in sorted({*SERVER_WORDS, *_installed()}, key=[*SERVER_WORDS, *_installed()].index):
         print(f"  {name:9}{_SERVER_HELP.get(name, '')}".rstrip())
-    print("\nThe service is at ROOFTILE_URL (http://127.0.0.1:8417); its token is in ROOFTILE_TOKEN.")
+    print("\nThe service is at ROOFTILE_URL (http://127.0.0.1:8417); its token is in ROOFTILE_TOKEN,")
+    print("else in the file that `rooftile serve` left in ROOFTILE_HOME.")
 
 
 def _installed() -> dict[str, Any]:
