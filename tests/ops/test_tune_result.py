@@ -1,0 +1,43 @@
+"""Does `rooftile tune` say at its end why a problem has no answer? Is a table in a file whole?"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from service.cli import tables
+from service.cli.tune_result import JobResult, ProblemResult, show
+
+WHY = "All 2 races were disturbed (other work on the device disturbed trial-6 and baseline)."
+
+
+def _problem(**more: Any) -> ProblemResult:
+    empty = dict.fromkeys(ProblemResult.__dataclass_fields__)
+    given = {
+        "title": "gemm 4x64x64 f32 kn", "state": "failed", "reason": "race_failed", "message": WHY,
+        "disturbed": False, "baseline_disturbed": False, "trials": {"measured": 8},
+    }  # fmt: skip
+    return ProblemResult(**{**empty, **given, **more})
+
+
+def _shown(row: ProblemResult) -> str:
+    out = io.StringIO()
+    show(JobResult(1, "done", None, "", 1.0, (row,)), Console(file=out, width=80))
+    return out.getvalue()
+
+
+def test_a_problem_without_an_answer_says_why_in_one_line() -> None:
+    assert f"  ended     failed, race_failed: {WHY}\n" in _shown(_problem())
+
+
+def test_a_problem_with_an_answer_says_only_what_ended_its_search() -> None:
+    shown = _shown(_problem(state="done", reason="budget_seconds", message="Release 1: 1.37 times as fast."))
+    assert "  ended     done, budget_seconds\n" in shown
+
+
+def test_a_table_in_a_file_is_not_cut_to_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.table_console().print("x" * 120)
+    assert capsys.readouterr().out == "x" * 120 + "\n"
