@@ -16,9 +16,11 @@ from service.bus.child import PARENT_VARIABLE
 from service.errors import ChildGaveUpError
 from service.supervisor.logfile import LogFile
 
-# A child that lived this long was well: its next death starts the count anew. Longer than a measure worker
-# takes to start on a loaded machine and to wait in vain for its device (15 s), or it would wait for ever.
-WELL_S = 40.0
+# A child that lived this long was well: its next death starts the count anew.
+WELL_S = 20.0
+# One that ended by itself, with an exit code, found that it cannot work. That takes a measure worker on a
+# loaded machine a start and 15 s of waiting for its device in vain; with 20 s it would wait for ever.
+WELL_BEFORE_EXIT_S = 60.0
 QUICK_DEATHS = 5
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 5.0
@@ -97,7 +99,8 @@ class Child:
             return None
         self._kill_group(process.pid)  # what it started must not outlive it
         lived_s = time.monotonic() - self._started
-        self._quick_deaths = self._quick_deaths + 1 if lived_s < WELL_S else 0
+        well_s = WELL_S if process.returncode < 0 else WELL_BEFORE_EXIT_S
+        self._quick_deaths = self._quick_deaths + 1 if lived_s < well_s else 0
         if self._reader is not None:
             self._reader.join(1.0)
         if self._quick_deaths >= QUICK_DEATHS:

@@ -104,6 +104,22 @@ def test_one_that_cannot_live_is_given_up_with_its_last_words(
     assert "\n" not in text
 
 
+def test_one_that_is_killed_after_a_while_is_started_again_but_one_that_keeps_ending_is_given_up(
+    make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was at work; the second waited in vain for what it needs, on a slow machine."""
+    monkeypatch.setattr(child_module, "BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(child_module, "BACKOFF_MOST_S", 0.02)
+    monkeypatch.setattr(child_module, "WELL_S", 0.0)
+    killed = make("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    killed.start()
+    _poll_until(killed, lambda: killed.restarts > child_module.QUICK_DEATHS)
+    ending = make("raise SystemExit('somebody else has the device')")
+    ending.start()
+    with pytest.raises(ChildGaveUpError, match="somebody else has the device"):
+        _poll_until(ending, lambda: False)
+
+
 def test_errors_in_a_log_reach_the_person(make: Callable[..., Child], home: Home) -> None:
     told: list[str] = []
     child = make(
