@@ -35,7 +35,7 @@ lint: $(VENV)/.rooftile-test
 
 # The wheel of zig is used only where there is no compiler: it takes 400 MB.
 $(VENV)/.rooftile-run: $(PROJECTS) | $(VENV)/.rooftile-venv
-	@echo "Installing Rooftile into .venv (once)"
+	@echo "Installing Rooftile into .venv (once; some minutes on a slow line)"
 	@if command -v gcc >/dev/null || command -v clang >/dev/null || command -v cc >/dev/null; then \
 	    $(PIP) install -e client -e .; \
 	else \

@@ -16,6 +16,7 @@ from rooftile.device import local_cpu
 from service.bus import HostGate
 from service.cli import tune_args, tune_result, tune_watch
 from service.cli.common import DONE, FAILED, guarded, print_json
+from service.cli.tables import table_console
 from service.errors import OperationError
 from service.jobs import control
 from service.jobs.errors import IllegalMove
@@ -122,6 +123,8 @@ class _Run:
 
     def go(self, body: dict[str, Any]) -> JobRecord:
         if self._hands.settings.embedded:
+            if self._hands.own:
+                self._view.say(f"starting workers on {local_cpu().name}, whose speed they measure first")
             self._wait_for_device()
         job, created = submit(self._database, body)
         self._view.say(f"job {job.id}" if created else f"job {job.id}, which somebody asked for already")
@@ -201,8 +204,7 @@ def _report(result: tune_result.JobResult, hands: _Hands, options: tune_args.Opt
     if options.json:
         print_json({**result.to_json(), "dashboard": page, "served": hands.url is not None})
     else:
-        # A pipe or a file has no width: do not cut the table to 80 columns there.
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+        console = table_console()
         tune_result.show(result, console)
         cpu = local_cpu()
         console.print(

@@ -114,7 +114,7 @@ class JobReason(Word):
     USER = "user", "A person asked for it."
     EMPTY_PROBLEM = "empty_problem", "Every problem has a size of 0: there is nothing to tune."
     NO_FAMILY = "no_family", "No family can compute the problem on the arch."
-    NO_PASSING_TRIAL = "no_passing_trial", "No schedule gave a right result and a time."
+    NO_PASSING_TRIAL = "no_passing_trial", "No problem of it got an answer that can be relied on."
     BUDGET_SPENT = "budget_spent", "The budget ran out."
     COMPILER_MISSING = "compiler_missing", "No compiler for the arch is installed."
     WORKER_LOST = "worker_lost", "Its last step kept losing its worker."
@@ -145,7 +145,7 @@ class JobProblemReason(Word):
     NO_PASSING_TRIAL = "no_passing_trial", "No schedule gave a right result and a time."
     COMPILER_MISSING = "compiler_missing", "No compiler for the arch is installed."
     DEVICE_OUT_OF_SERVICE = "device_out_of_service", "Its device was taken out of service."
-    RACE_FAILED = "race_failed", "The race could not be run to its end."
+    RACE_FAILED = "race_failed", "The race could not be run to its end, or was disturbed each time."
     JOB_ENDED = "job_ended", "Its job was cancelled or failed."
     INTERNAL_ERROR = "internal_error", "A fault of ours; the message has more."
 

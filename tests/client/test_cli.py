@@ -118,6 +118,20 @@ def test_watch_of_a_failed_job_exits_1(service: Any, capsys: Capture) -> None:
     assert (code, document(out)["state"]) == (1, "failed")
 
 
+def test_watch_says_once_why_a_problem_has_no_answer(service: Any, capsys: Capture) -> None:
+    problems = [
+        {"title": "gemm one", "state": "failed", "best": None, "message": "All 2 races were disturbed."},
+        {"title": "gemm two", "state": "failed", "best": None, "message": "The job's seconds were used up."},
+    ]
+    told = "None of 2 problems has an answer. gemm one: All 2 races were disturbed."
+    job = {"id": 3, "state": "failed", "message": told, "counts": {}, "problems": problems}
+    service.routes["GET /v1/jobs/3"] = (200, job)
+    code, out, _ = run(capsys, "watch", "3")
+    assert code == 1
+    assert out.count("races were disturbed") == 1
+    assert out.splitlines()[-1] == "gemm two: The job's seconds were used up."
+
+
 def test_watch_gives_up_when_told(service: Any, capsys: Capture) -> None:
     service.routes["GET /v1/jobs/3"] = (200, {"id": 3, "state": "running", "counts": {}})
     code, out, err = run(capsys, "watch", "3", "--timeout", "0.2", "--json")

@@ -113,6 +113,7 @@ def _progress(data: Mapping[str, Any]) -> str:
 
 def _result(data: Mapping[str, Any]) -> None:
     rows = [("PROBLEM", "STATE", "TIME", "BASELINE", "GAIN", "SCHEDULE")]
+    notes = []  # why a problem has no answer, where the job's own message has not said so
     for problem in data.get("problems") or ():
         best = problem.get("best") or {}
         rows.append(
@@ -122,11 +123,16 @@ def _result(data: Mapping[str, Any]) -> None:
                 _us(best.get("time_us")),
                 _us(best.get("baseline_time_us")),
                 f"{best['speedup']:.2f}x" if best.get("speedup") else "-",
-                str(best.get("schedule_text") or problem.get("message") or "-"),
+                str(best.get("schedule_text") or "-"),
             )
         )
+        why = problem.get("message")
+        if not best and why and why not in str(data.get("message") or ""):
+            notes.append(f"{problem['title']}: {why}")
     print()
     _table(rows)
+    if notes:
+        print("\n" + "\n".join(notes))
 
 
 # -- jobs -------------------------------------------------------------------------------------------------
