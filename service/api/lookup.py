@@ -199,7 +199,7 @@ def _tried(s: Session, problem: Problem, device: str, policy: Mapping[str, Any])
             continue
         if row.state is JobProblemState.FAILED:
             why = row.message or ("" if row.reason is None else row.reason.doc)
-            return f"Job {job.id} released nothing for it. {why}".rstrip()
+            return f"Job {job.id} has no answer for it. {why}".rstrip()
         if row.state is JobProblemState.CANCELLED:
             return f"Job {job.id} was cancelled before it released anything; POST /v1/jobs tunes it again."
         if row.finished_at is None:

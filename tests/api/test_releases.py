@@ -49,7 +49,7 @@ def test_nothing_released_is_told_with_the_job_that_tried(client: TestClient, se
         jobs.move_problem(s, row.id, JobProblemState.FAILED, reason, "All 2 races were disturbed.")
     body = best(client)
     assert (body["level"], body["reason"]) == (
-        "none", f"Job {job.id} released nothing for it. All 2 races were disturbed."
+        "none", f"Job {job.id} has no answer for it. All 2 races were disturbed."
     )  # fmt: skip
     warm = best(client, policy={"cache": "warm"})
     assert "POST /v1/jobs" in warm["reason"]  # another policy was never tried

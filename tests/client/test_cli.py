@@ -193,6 +193,9 @@ def test_best_and_explain(service: Any, capsys: Capture) -> None:
     code, out, _ = run(capsys, "explain", *GEMM)
     assert out.count("also ") == 1
     assert "exact on cpu-z, policy cold: 1.23 ms" in out
+    noise = {"band": 0.07675140462284313, "race": {"ratios": [1.0] * 31}, "twin": 0.017}
+    service.routes["POST /v1/best"] = (200, {**service.routes["POST /v1/best"][1], "noise": noise})
+    assert "noise     band 0.0768, twin 0.017\n" in run(capsys, "explain", *GEMM)[1]
     code, out, _ = run(capsys, "explain", *GEMM, "--json")
     assert (code, set(document(out))) == (0, {"best", "problem"})
 
@@ -252,7 +255,8 @@ def test_what_the_service_refuses(service: Any, capsys: Capture) -> None:
 def test_no_service(capsys: Capture) -> None:
     code, out, err = run(capsys, "jobs", "--url", "http://127.0.0.1:9")
     assert (code, out) == (1, "")
-    assert err == "rooftile: no answer from http://127.0.0.1:9: Connection refused\n"
+    told = "no answer from http://127.0.0.1:9: Connection refused; `rooftile serve` starts it on this machine"
+    assert err == f"rooftile: {told}\n"
     code, out, _ = run(capsys, "jobs", "--url", "http://127.0.0.1:9", "--json")
     assert (code, list(document(out))) == (1, ["error"])
 

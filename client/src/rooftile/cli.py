@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from rooftile.errors import FieldError, RooftileError, ServiceError
+from rooftile.errors import FieldError, RooftileError, ServiceError, ServiceUnreachable
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
@@ -138,6 +138,8 @@ def _guarded(call: Callable[[], int], *, as_json: bool) -> int:
         return _fail(
             WRONG_USE if wrong else FAILED, str(error).rstrip(".") + hint if hint else error, as_json, more
         )
+    except ServiceUnreachable as error:
+        return _fail(FAILED, f"{error}; `rooftile serve` starts it on this machine", as_json)
     except (RooftileError, TimeoutError) as error:
         return _fail(FAILED, error, as_json)
     except KeyboardInterrupt:

@@ -243,7 +243,9 @@ def _show_evidence(data: Mapping[str, Any]) -> None:
             print(f"  {name.removesuffix('_id').removesuffix('_at'):9} {data[name]}")
     for name in ("policy", "toolchain", "noise"):
         if data.get(name):
-            print(f"  {name:9} " + ", ".join(f"{key} {_short(value)}" for key, value in data[name].items()))
+            # What is nested is for --json: the samples behind a number, not the number.
+            plain = {key: value for key, value in data[name].items() if not isinstance(value, Mapping)}
+            print(f"  {name:9} " + ", ".join(f"{key} {_short(value)}" for key, value in plain.items()))
     tied = data.get("tie_set") or []
     if tied:
         print(f"  tied with {len(tied)} within the noise")
@@ -261,7 +263,9 @@ def _show_elsewhere(served: Mapping[str, Any], known: Mapping[str, Any] | None) 
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
