@@ -79,6 +79,13 @@ def test_all_within_the_noise_tie_and_the_smaller_workspace_wins_whatever_the_or
     assert picks == {2}  # no workspace, and s2 comes before s3
 
 
+def test_the_gain_that_is_told_is_that_of_the_one_served() -> None:
+    known = facts(1, 2, workspace={1: 4096, 2: 0})
+    got = result(runner(1, 100.0), runner(2, 101.5), baseline(203.0), known=known)
+    assert (got.trial_id, got.time_us) == (2, 101.5)
+    assert got.reason.startswith("2.00 times as fast")
+
+
 def test_what_is_served_stays_within_the_noise() -> None:
     got = result(runner(1, 100.0), runner(2, 101.0, EntrantRole.INCUMBENT), baseline(200.0), now=served(2))
     assert (got.verb, got.trial_id, got.time_us) == (Verb.KEEP, 2, 101.0)
