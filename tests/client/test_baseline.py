@@ -141,3 +141,20 @@ def test_erfc_is_as_exact_as_it_says() -> None:
     assert erfc(x).dtype == np.float32
     wide = erfc(np.array([-np.inf, np.inf, np.nan], np.float32))
     np.testing.assert_array_equal(wide, [2, 0, np.nan])
+
+
+def test_scalars_of_whole_results_are_whole() -> None:
+    call = Baseline(Gemm(2, 2, 2, {"a": "s8", "b": "s8", "acc": "s32", "c": "s32"}))
+    a = np.ones((2, 2), np.int8)
+    for alpha in (0.5, float("nan"), float("inf")):
+        with pytest.raises(LaunchError, match="whole numbers"):
+            call(a, a, alpha=alpha)
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_a_matrix_is_an_array_like_any_other() -> None:
+    call = Baseline(Gemm(3, 3, 3, "f32", epilogue={"activation": "silu"}))
+    a = np.random.default_rng(1).uniform(-1, 1, (3, 3)).astype(np.float32)
+    out = np.matrix(np.empty((3, 3), np.float32))
+    assert call(np.matrix(a), a, out) is out
+    assert np.array_equal(out, call(a, a))

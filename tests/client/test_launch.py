@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rooftile.baseline import Baseline
 from rooftile.errors import LaunchError
 from rooftile.launch.errors import UnsuitableError
 from rooftile.launch.memory import Workspace, address_of
@@ -212,6 +213,11 @@ def wrong_calls() -> list[tuple[str, Arrays, str]]:
         ("residual", {"a": a, "b": b, "residual": o}, "epilogue has none"),
         ("alpha too large", {"a": a, "b": b, "alpha": 1e300}, "alpha=1e"),
         ("alpha no number", {"a": a, "b": b, "alpha": "2"}, "alpha='2'"),
+        ("alpha is nothing", {"a": a, "b": b, "alpha": None}, "alpha=None is not a number"),
+        ("alpha an array", {"a": a, "b": b, "alpha": np.ones(2)}, "alpha=.* is not a number"),
+        ("beta an array", {"a": a, "b": b, "beta": np.ones(2)}, "beta=.* is not a number"),
+        ("alpha beyond floats", {"a": a, "b": b, "alpha": 10**400}, "alpha=.* is not a number"),
+        ("masked", {"a": np.ma.masked_less(a, 0), "b": b}, "a is a masked array"),
     ]  # fmt: skip
 
 
@@ -224,6 +230,8 @@ def test_wrong_calls_are_refused(kernel: MakeKernel, given: Arrays, message: str
     with pytest.raises(LaunchError, match=message) as caught:
         k(**given)
     assert not isinstance(caught.value, UnsuitableError)
+    with pytest.raises(LaunchError, match=message):  # who won the race must not decide what is right
+        Baseline(gemm())(**given)
 
 
 def test_missing_operands_are_named(kernel: MakeKernel) -> None:

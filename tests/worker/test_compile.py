@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from support.planted import source, write_template
 
 from search_space.family import BuildSpec
 from service.store.enums import TrialReason
-from worker.compile import Artifact, compile_kernel, compile_pool, rebuild, toolchain
+from worker.compile import Artifact, compile_kernel, compile_pool, rebuild, sandbox, toolchain, x86
 from worker.compile.cache import ArtifactCache
 from worker.compile.capacity import compile_slots, usable_cpus, usable_memory_bytes
 from worker.compile.elf import ElfError, summarise
@@ -170,6 +171,13 @@ def test_want_of_memory_is_its_own_failure(tmp_path: Path, arch: str) -> None:
     with pytest.raises(CompileFailure) as caught:
         build(tmp_path / "k", tmp_path / "h", arch, EXPLOSION, limits=Limits(cpu_s=20, memory_bytes=80 << 20))
     assert caught.value.reason is TrialReason.COMPILE_MEMORY
+
+
+def test_a_killed_compiler_is_want_of_memory() -> None:
+    """A compiler of one process, as zig is, has no driver that would say what became of it."""
+    for code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        reason, _ = x86._why(sandbox.Finished(code, "Killed\n", 1.0, timed_out=False), Limits())
+        assert reason is TrialReason.COMPILE_MEMORY
 
 
 def test_a_killed_worker_leaves_no_compiler_behind(tmp_path: Path, arch: str) -> None:

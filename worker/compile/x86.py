@@ -8,6 +8,7 @@ names, a fixed environment and no debug information, and what it may print of th
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -218,6 +219,9 @@ def _why(end: sandbox.Finished, limits: Limits) -> tuple[TrialReason | None, str
     if any(word in end.log for word in _MEMORY_WORDS):
         mib = limits.memory_bytes >> 20
         return TrialReason.COMPILE_MEMORY, f"The compiler needed more than {mib} MiB of memory."
+    if end.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        # A driver says "Killed signal" of its cc1; where the driver itself is what died, there are no words.
+        return TrialReason.COMPILE_MEMORY, "The compiler was killed, as a system short of memory does."
     if end.returncode > 128 or end.returncode < 0 or "internal compiler error" in end.log:
         return TrialReason.COMPILE_CRASH, "The compiler itself crashed."
     first = next((line for line in end.log.splitlines() if "error" in line), "")

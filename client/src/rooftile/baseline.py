@@ -15,12 +15,14 @@ import numpy as np
 from rooftile.launch.errors import LaunchError
 from rooftile.launch.operands import (
     as_array,
+    as_scalar,
     check_absent,
     check_array,
     check_out,
     check_overlap,
     check_present,
     check_scalars,
+    in_range,
     numpy_dtype,
     problem_of,
 )
@@ -58,6 +60,7 @@ class Baseline:
         a, b = as_array("a", a), as_array("b", b)
         given = {"c": c, "bias": bias, "residual": residual}
         arrays = {name: as_array(name, value) for name, value in given.items() if value is not None}
+        alpha, beta = as_scalar("alpha", alpha), as_scalar("beta", beta)
         problem = problem_of(self.problem, a, self._open)
         check_absent(problem, scale_a, scale_b, stream)
         check_scalars(problem, alpha, beta)
@@ -83,7 +86,9 @@ def compute(problem: Gemm, arrays: dict[str, Array], alpha: float, beta: float) 
     a = _as_mn(arrays["a"], problem.layout.a, "mk")
     b = _as_mn(arrays["b"], problem.layout.b, "kn")
     kind = numpy_dtype(problem.dtype.acc if problem.dtype.acc != "f16" else "f32")
-    if kind.kind == "i" and out.dtype.kind == "i" and not (alpha == int(alpha) and beta == int(beta)):
+    in_range("alpha", alpha, kind)
+    in_range("beta", beta, kind)
+    if kind.kind == "i" and out.dtype.kind == "i" and not (alpha.is_integer() and beta.is_integer()):
         raise LaunchError(
             f"alpha={alpha} and beta={beta} must be whole numbers where the result is {out.dtype}"
         )

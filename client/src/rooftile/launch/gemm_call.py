@@ -20,6 +20,7 @@ from rooftile.launch.memory import address_of
 from rooftile.launch.operands import (
     OPERANDS,
     as_array,
+    as_scalar,
     check_absent,
     check_array,
     check_out,
@@ -94,6 +95,10 @@ class GemmCall:
             a = as_array("a", a)
         if type(b) is not ndarray:
             b = as_array("b", b)
+        if type(alpha) is not float:
+            alpha = as_scalar("alpha", alpha)
+        if type(beta) is not float:
+            beta = as_scalar("beta", beta)
         if scale_a is not None or scale_b is not None or stream is not None:
             check_absent(self.problem, scale_a, scale_b, stream)
         if self._scalars_fixed:
@@ -152,7 +157,7 @@ class GemmCall:
             if not known.empty:  # k = 0, and the plan is not for that
                 arrays = {"a": a, "b": b, "out": out, "c": c, "bias": bias, "residual": residual}
                 check_overlap(out, [(n, x) for n, x in arrays.items() if x is not None and n != "out"])
-                compute(known.problem, arrays, float(alpha), float(beta))
+                compute(known.problem, arrays, alpha, beta)
         else:
             try:
                 if steps.needs_lock:
@@ -185,7 +190,7 @@ class GemmCall:
             (spans.get("c", 0), spans.get("bias", 0), spans.get("residual", 0)),
         )  # fmt: skip
         if len(self._known) >= _MAX_KEPT:
-            self._known.pop(next(iter(self._known)), None)
+            self._known.pop(next(iter(tuple(self._known))), None)  # a copy: other threads add to it
         self._known[key] = known
         return known
 

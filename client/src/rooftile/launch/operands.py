@@ -6,12 +6,14 @@ batch entries can say. The names found here (`ld_a`, `stride_out`...) are those 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rooftile.errors import show_value
 from rooftile.launch.errors import LaunchError, UnsuitableError
 from rooftile.launch.memory import address_of
 from rooftile.problem import Gemm, operand_dtype, operand_shape
@@ -45,8 +47,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def as_array(name: str, value: object) -> Array:
     """`value` as an array over the same memory; never a copy, because writing to a copy would be lost."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise LaunchError(f"{name} is a masked array, whose mask no kernel looks at; fill it first")
     if isinstance(value, np.ndarray):
-        return value
+        return value.view(np.ndarray)  # not a np.matrix, whose * is another one
     if not (hasattr(value, "__array_interface__") or hasattr(value, "__array__") or _exports_buffer(value)):
         kind = type(value).__name__
         raise LaunchError(f"{name} is a {kind}; it must be an array in memory, or lend its buffer")
@@ -55,6 +59,25 @@ def as_array(name: str, value: object) -> Array:
     except (ValueError, TypeError) as error:
         kind = type(value).__name__
         raise LaunchError(f"{name} is a {kind} that numpy cannot use without a copy") from error
+
+
+def as_scalar(name: str, value: object) -> float:
+    """`value` as the number that alpha or beta must be."""
+    try:
+        if isinstance(value, (str, bytes, bytearray)) or getattr(value, "ndim", False):
+            raise TypeError  # float() would read the one and take the other's only element
+        return float(value)  # type: ignore[arg-type]  # what has no __float__ is the TypeError
+    except (TypeError, ValueError, OverflowError):
+        raise LaunchError(f"{name}={show_value(value)} is not a number") from None
+
+
+def in_range(name: str, value: float, kind: np.dtype[Any]) -> None:
+    """A finite number must be one in the floats that are computed with, too."""
+    if kind.kind != "f" or not math.isfinite(value):
+        return
+    with np.errstate(over="ignore"):
+        if not np.isfinite(kind.type(value)):
+            raise LaunchError(f"{name}={value!r} is beyond {kind}")
 
 
 # Steps that finding a common byte of two strided arrays may take; beyond that they count as overlapping.
