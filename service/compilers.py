@@ -22,7 +22,10 @@ def compilers() -> Iterator[tuple[str, list[str]]]:
     """C compilers of this machine as (name, command), in the order the compile worker tries them."""
     chosen = chosen_compiler()
     if chosen is not None:
-        command = shlex.split(chosen)
+        try:
+            command = shlex.split(chosen)
+        except ValueError:  # a quote without its end names nothing
+            return
         if command and shutil.which(command[0]):
             yield command[0], command
         return

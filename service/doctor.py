@@ -117,7 +117,7 @@ def _try_compiler(command: list[str]) -> str | None:
         try:
             done = subprocess.run(
                 [*command, "-O2", "-mavx2", "-mfma", "-shared", "-fPIC", "-o", str(target), str(source)],
-                capture_output=True, text=True, timeout=120, check=False,
+                capture_output=True, text=True, errors="replace", timeout=120, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
@@ -128,7 +128,9 @@ def _try_compiler(command: list[str]) -> str | None:
 
 
 def _version(command: list[str]) -> str:
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*command, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+    )
     return done.stdout.splitlines()[0] if done.stdout else " ".join(command)
 
 

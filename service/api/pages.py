@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -51,6 +52,9 @@ def decode_token(kind: str, token: str, shape: tuple[type, ...]) -> tuple[Key, .
     key = tuple(parts[1:])
     for part, wanted in zip(key, shape, strict=True):
         if isinstance(part, bool) or not isinstance(part, wanted):
+            raise wrong
+        # json reads NaN and 1e999; no row has such a time, so no list gave it out.
+        if isinstance(part, float) and not math.isfinite(part):
             raise wrong
         if isinstance(part, int) and abs(part) >= 2**63:
             raise wrong

@@ -60,16 +60,20 @@ class Supervisor:
         self._database = Database(settings.database_url, name="rooftile supervisor")
         self._lock = HomeLock(self.home)
         self._stop = threading.Event()
+        self._starting = False
 
     def start(self) -> None:
         """Everything in order of what can go wrong; on any error nothing of it is left behind."""
+        self._starting = True
         try:
             if not self._lock.held:
                 self._lock.acquire(self._me())
             self._start()
         except BaseException:
+            self._starting = False
             self.stop()
             raise
+        self._starting = False
 
     def try_start(self) -> bool:
         """Like `start()`, but False when another supervisor holds the home."""
@@ -127,9 +131,12 @@ class Supervisor:
 
     @contextmanager
     def stopping_on_signals(self) -> Iterator[None]:
-        """Signals set `stop_requested` instead of raising somewhere."""
+        """Signals set `stop_requested` instead of raising somewhere. Only a second one while `start()` waits,
+        for the database it may be minutes, is a KeyboardInterrupt there."""
 
         def stop(_number: int, _frame: FrameType | None) -> None:
+            if self._starting and self._stop.is_set():
+                raise KeyboardInterrupt
             self._stop.set()
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -40,6 +40,13 @@ def test_other_tokens_are_refused_by_name(token: str) -> None:
     assert caught.value.field == "page_token"
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_no_row_has_is_refused(number: str) -> None:
+    token = base64.urlsafe_b64encode(f'["fastest",{number},1]'.encode()).decode().rstrip("=")
+    with pytest.raises(BadFieldError):
+        decode_token("fastest", token, (float, int))
+
+
 def test_text_keys_are_plain() -> None:
     assert decode_token("p", encode_token("p", ("abc",)), (str,)) == ("abc",)
     with pytest.raises(BadFieldError):

@@ -73,12 +73,20 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
 
 @pytest.mark.usefixtures("home")
 def test_a_compiler_that_does_not_work_is_found_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     false = shutil.which("false")
     assert false is not None
     monkeypatch.setenv("CC", false)
     assert _checks(capsys, code=1)["compiler"]["state"] == "missing"
+    monkeypatch.setenv("CC", "gcc 'without an end")
+    compiler = _checks(capsys, code=1)["compiler"]
+    assert compiler["found"].startswith("The C compiler that CC names")
+    babble = tmp_path / "babble"
+    babble.write_bytes(b"#!/bin/sh\nprintf '\\377\\201 noise' >&2; exit 1\n")
+    babble.chmod(0o755)
+    monkeypatch.setenv("CC", str(babble))
+    assert "noise" in _checks(capsys, code=1)["compiler"]["found"]
 
 
 def test_migrate_up_and_down(capsys: pytest.CaptureFixture[str], home: Path) -> None:

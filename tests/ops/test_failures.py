@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from rooftile.cli import main
 
 ROOFTILE = str(Path(sys.executable).with_name("rooftile"))
@@ -160,6 +161,31 @@ def test_wrong_use_is_exit_code_2(
     assert said.out == ""
     assert "Traceback" not in said.err
     assert not (tmp_path / "h").exists()
+
+
+def test_a_second_signal_ends_a_start_that_waits(tmp_path: Path) -> None:
+    """The first one is kept until the start is done, and another's migration may hold that up for minutes."""
+    home = tmp_path / "h"
+    home.mkdir()
+    with FileLock(home / "rooftile.db.migrate.lock"):
+        serve = subprocess.Popen(
+            [ROOFTILE, "serve", "--port", "0"],
+            env={**os.environ, "ROOFTILE_HOME": str(home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            deadline = time.monotonic() + 60.0
+            while serve.poll() is None and time.monotonic() < deadline:
+                # Only once its own handlers are there: the lock is what it takes after them.
+                if (home / "supervisor.json").exists():
+                    serve.send_signal(signal.SIGINT)
+                time.sleep(0.5)
+            assert serve.poll() not in (None, 0)
+        finally:
+            serve.kill()
+            serve.communicate()
+    assert _no_children(home)
 
 
 def test_two_supervisors_on_one_home(tmp_path: Path) -> None:

@@ -233,6 +233,9 @@ def test_no_compiler_is_one_sentence_that_says_how_to_get_one(
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(CompilerMissingError, match="no-such-compiler"):
         compile_pool(arch, home=tmp_path / "h")
+    monkeypatch.setenv("CC", "cc 'without an end")
+    with pytest.raises(CompilerMissingError, match="without an end"):
+        compile_pool(arch, home=tmp_path / "h")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

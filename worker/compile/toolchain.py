@@ -51,7 +51,10 @@ def find_compiler() -> Compiler:
 
 def _find(wanted: str | None) -> Compiler:
     if wanted and wanted.strip():
-        compiler = _identify(tuple(shlex.split(wanted)))
+        try:
+            compiler = _identify(tuple(shlex.split(wanted)))
+        except ValueError:  # a quote without its end
+            compiler = None
         if compiler is None:
             raise CompilerMissingError(
                 f"The C compiler that CC names, {wanted!r}, does not run; unset CC or {_HOW_TO_GET_ONE}."
