@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from service.errors import HomeInUseError
+from service.errors import HomeError, HomeInUseError
 from service.paths import Home, home_error
 
 
@@ -64,11 +64,26 @@ class HomeLock:
         except OSError as error:
             raise home_error(self._home.root, error) from None
 
+    def check(self) -> None:
+        """HomeError where the lock's file is gone or another's: who starts on this home now would not see us,
+        and what is written to a database that was removed with it is lost."""
+        if self.held and not self._mine():
+            raise HomeError(f"ROOFTILE_HOME {self._home.root} was removed or replaced while it was in use.")
+
     def release(self) -> None:
         if self._descriptor is not None:
-            self._home.supervisor_state.unlink(missing_ok=True)
+            if self._mine():  # else it is what another supervisor says of itself
+                self._home.supervisor_state.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _mine(self) -> bool:
+        """Whether the lock's file in the home is still the one that is locked."""
+        try:
+            there = self._home.supervisor_lock.stat()
+        except OSError:
+            return False
+        return self._descriptor is not None and os.path.samestat(there, os.fstat(self._descriptor))
 
 
 def running(home: Home) -> Running | None:

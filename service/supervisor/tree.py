@@ -100,7 +100,9 @@ class Supervisor:
             child.start()
 
     def poll(self) -> None:
-        """Look after the children once. Raises ChildGaveUpError when one cannot be kept alive."""
+        """Look after the home and the children once. Raises HomeError when the home is gone, ChildGaveUpError
+        when a child cannot be kept alive."""
+        self._lock.check()
         for child in self.children:
             died = child.poll()
             if died is not None:

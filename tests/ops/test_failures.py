@@ -188,6 +188,30 @@ def test_a_second_signal_ends_a_start_that_waits(tmp_path: Path) -> None:
     assert _no_children(home)
 
 
+def test_a_home_that_is_removed_ends_its_service(tmp_path: Path) -> None:
+    """What it accepted afterwards would be written to a file that nobody can open again."""
+    home = tmp_path / "h"
+    serve = subprocess.Popen(
+        [ROOFTILE, "serve", "--port", "0", "--no-workers"],
+        env={**os.environ, "ROOFTILE_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert serve.stdout is not None
+        assert "Ctrl-C" in [serve.stdout.readline() for _ in range(3)][-1]
+        home.rename(tmp_path / "elsewhere")
+        _, errors = serve.communicate(timeout=30)
+    finally:
+        serve.kill()
+        serve.communicate()
+    assert serve.returncode == 1
+    assert "removed or replaced while it was in use" in errors
+    assert "Traceback" not in errors
+    assert _no_children(home)
+
+
 def test_two_supervisors_on_one_home(tmp_path: Path) -> None:
     home = tmp_path / "h"
     environment = {**os.environ, "ROOFTILE_HOME": str(home)}
