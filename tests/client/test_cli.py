@@ -315,9 +315,14 @@ def start(*words: str, url: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+def _interruptible() -> None:
+    """Whoever runs the tests in the background of a script has Ctrl-C ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_a_watch(service: Any) -> None:
     service.routes["GET /v1/jobs/3"] = (200, {"id": 3, "state": "running", "counts": {}})
-    with start("watch", "3", "--json", url=service.url) as process:
+    with start("watch", "3", "--json", url=service.url, preexec_fn=_interruptible) as process:
         end = time.monotonic() + 30
         while len(service.seen) < 2 and time.monotonic() < end:
             time.sleep(0.02)

@@ -125,10 +125,10 @@ def test_a_disturbed_race_is_run_again_and_then_nothing_is_promoted(hands: Hands
 
 def test_out_of_time_a_disturbed_race_is_run_once_more(hands: Hands, proposer: Proposer) -> None:
     hands.on_entrant = lambda entrant: hands.raced(entrant, contended=True)
-    job_id = post(hands.db, budget={"seconds": 0.5, "trials": 2})
+    job_id = post(hands.db, budget={"seconds": 2.0, "trials": 2})
 
     def slow(schedule: Schedule) -> None:
-        time.sleep(0.3)
+        time.sleep(1.2)
 
     hands.on_measure = slow  # type: ignore[assignment]
     job = drive(hands, job_id, proposer)

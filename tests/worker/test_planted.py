@@ -65,6 +65,26 @@ def test_each_fault_has_its_name_and_the_next_candidate_is_fine(
     assert after.verdict.passed
 
 
+def test_failures_in_a_row_replace_the_measuring_process(
+    plant: Plant, tools: Tools, pool_path: Path, good: Built
+) -> None:
+    """Candidates are forked from it: if it is ill, every schedule would be blamed (AT-07)."""
+    crash = plant(FAULTS["null pointer"].holes)
+    with MeasureSession(local_cpu().key, tools=tools, budget_s=0.02) as session:
+
+        def run(built: Built) -> Measured | Failed:
+            return session.trial(PROBLEM, built.plan, built.so_path, pool_path, POLICY, 11)
+
+        for built in (crash, crash, crash, good, crash, crash, crash):
+            run(built)
+        before = session.child_pid
+        assert session.restarts == 0  # one that ran says that the process is well
+        run(crash)
+        assert session.restarts == 1
+        assert isinstance(run(good), Measured)
+        assert session.child_pid != before
+
+
 def test_a_good_kernel_has_all_the_evidence(trial: Trial, good: Built) -> None:
     outcome = trial(good)
     assert isinstance(outcome, Measured)

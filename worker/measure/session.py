@@ -22,6 +22,7 @@ from rooftile.device import local_cpu, parse_device_key
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem
 
+from service.store.enums import TrialReason
 from service.store.records import Failed, Measured, RaceOutcome
 from worker.errors import ChildLostError, TrialCancelled
 from worker.measure.blas import clean_environment
@@ -39,6 +40,11 @@ _OBEY_S = 0.7
 # The child has a deadline for every step of a candidate; this is for the child itself.
 _SILENCE_S = 600.0
 _ROOF_AGAIN_S = 15.0
+# Before five in a row make the search ask whether it is the device.
+_REPLACE_AFTER = 4
+_MAYBE_NOT_ITS_FAULT = frozenset(
+    {TrialReason.CRASH, TrialReason.HANG, TrialReason.LAUNCH_ERROR, TrialReason.INVALID_TIME}
+)
 _ROOF_RULES = frozenset({"compute_roof", "memory_roof"})
 
 
@@ -95,6 +101,7 @@ class MeasureSession:
         self._number = 0
         self._roof_checked_at = -1e9
         self._oom_kills = 0
+        self._bad_in_a_row = 0
         self.restarts = 0
 
     # -- life -------------------------------------------------------------------------------------------
@@ -125,6 +132,15 @@ class MeasureSession:
         """A fresh measuring process (AT-07)."""
         self.close()
         self.restarts += 1
+
+    def _suspect(self, outcome: Measured | Failed) -> None:
+        """Candidates are forked from the measuring process: when it is ill, each of them dies of that."""
+        bad = isinstance(outcome, Failed) and outcome.reason in _MAYBE_NOT_ITS_FAULT
+        self._bad_in_a_row = self._bad_in_a_row + 1 if bad else 0
+        if self._bad_in_a_row >= _REPLACE_AFTER:
+            _log.warning("replacing the measuring process", failures_in_a_row=self._bad_in_a_row)
+            self._bad_in_a_row = 0
+            self.restart()
 
     @property
     def child_pid(self) -> int | None:
@@ -185,7 +201,9 @@ class MeasureSession:
                 answer = self._ask({**request, "roof": self.roof}, limit_s or _SILENCE_S, cancelled)
         except ChildLostError as error:
             return lost(error, time.monotonic() - started)
-        return trial_outcome(answer, time.monotonic() - started)
+        outcome = trial_outcome(answer, time.monotonic() - started)
+        self._suspect(outcome)
+        return outcome
 
     def race(
         self,
