@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="the ROOFTILE_HOME; default: one to throw away")
     args = parser.parse_args(argv)
     shapes = QUICK if args.quick else SHAPES
-    seconds = args.seconds_per_shape or (12.0 if args.quick else 45.0)
+    seconds = args.seconds_per_shape or (20.0 if args.quick else 45.0)
     wanted = args.trials or (24 if args.quick else 96)
     try:
         with bench_lock():
