@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel.guarded import run_guarded
+from rooftile.device import local_cpu
 from rooftile.launch.x86 import X86Kernel
 from rooftile.problem import Gemm
 
@@ -74,8 +75,10 @@ def check_sizes(kernel: X86Kernel, sizes: list[tuple[int, int, int]], threads: i
             assert error < ERROR, (m, n, k, place)
 
 
-needs_two = pytest.mark.skipif("__import__('rooftile.device').device.local_cpu().cores < 2")
-needs_avx2 = pytest.mark.skipif("not __import__('rooftile.device').device.local_cpu().arch.endswith('v3')")
+needs_two = pytest.mark.skipif(local_cpu().cores < 2, reason="what threads share needs two cores")
+needs_avx2 = pytest.mark.skipif(
+    not local_cpu().arch.endswith("v3"), reason="these register tiles are written for vectors of eight"
+)
 
 
 @needs_two
