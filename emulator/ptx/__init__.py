@@ -1,0 +1,1 @@
+"""Which words does reading PTX offer to the rest of the emulator?"""
