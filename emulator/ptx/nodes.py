@@ -2,8 +2,8 @@
 
 Plain frozen values; names are resolved: registers, labels and variables of inner scopes (`{ ... }` of inline
 assembly) carry names that are unique in their function. Types, spaces and modifiers are words without their
-leading dot ("u32", "shared", "L2::128B"). Sizes and offsets are bytes. `line` counts lines of the PTX text from 1
-and is no part of equality, so that a printed and parsed module equals the first.
+leading dot ("u32", "shared", "L2::128B"). Sizes and offsets are bytes. `line` counts lines of the PTX text
+from 1 and is no part of equality, so that a printed and parsed module equals the first.
 """
 
 from __future__ import annotations
@@ -164,12 +164,16 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """An address inside the initialiser of a variable. `generic`: written as generic(symbol)."""
+    """An address inside the initialiser of a variable, shifted right by `shift` bits and cut to `size` bytes.
+
+    `generic`: written as generic(symbol).
+    """
 
     offset: int
     size: int
     symbol: Symbol
     generic: bool = False
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter; `offset` in the parameter buffer is by natural alignment. `pointer`: the space of `.ptr`."""
+    """A parameter; `offset` in the parameter buffer: natural alignment. `pointer`: the space of `.ptr`."""
 
     name: str
     type: str
