@@ -14,6 +14,7 @@ _TITLES = {
     "job": ("Job", "What a person asked for: one or many problems."),
     "job_problem": ("Job problem", "One problem of a job, with its own share of the budget and its own end."),
     "race": ("Race", "The finalists of one problem against each other, what is served, and the Baseline."),
+    "emulation": ("Emulation", "One schedule, run in the emulator, whose outcome is remembered."),
     "release": ("Release", "A winner that is, was or may be served."),
 }
 _REASONS: dict[str, type[Word]] = {

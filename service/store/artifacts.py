@@ -11,17 +11,23 @@ from . import clock
 from .bounded import json_object
 from .enums import ArtifactKind
 from .errors import ArtifactMismatch
-from .models import Artifact, Job, Quarantine, RaceEntrant, Release, Trial
+from .models import Artifact, Emulation, Job, Quarantine, RaceEntrant, Release, Trial
 from .records import ArtifactRecord, Json
 from .sql import changed, insert_ignoring
 from .transitions import TRIAL_OPEN
 
 
 def put(
-    s: Session, sha256: str, data: bytes | None, kind: ArtifactKind, recipe: Json, arch: str = ""
+    s: Session,
+    sha256: str,
+    data: bytes | None,
+    kind: ArtifactKind,
+    recipe: Json,
+    arch: str = "",
+    ptx: bytes | None = None,
 ) -> None:
     """Stores it; ArtifactMismatch unless the bytes have this hash. Known already: missing bytes are
-    filled in, nothing else changes."""
+    filled in (of a cubin with its PTX), nothing else changes."""
     if data is not None and (actual := sha256_of(data).hexdigest()) != sha256:
         raise ArtifactMismatch(sha256, actual)
     values = {
@@ -33,10 +39,11 @@ def put(
         "created_at": clock.now(s),
         "recipe": json_object(recipe),
         "data": data,
+        "ptx": ptx,
     }
     if insert_ignoring(s, Artifact, values) or data is None:
         return
-    fill = {"data": data, "size_bytes": len(data), "stored": True}
+    fill = {"data": data, "size_bytes": len(data), "stored": True, "ptx": ptx}
     changed(s, update(Artifact).where(Artifact.sha256 == sha256, Artifact.stored.is_(False)).values(**fill))
 
 
@@ -60,17 +67,24 @@ def get_bytes(s: Session, sha256: str) -> bytes | None:
     return s.scalar(select(Artifact.data).where(Artifact.sha256 == sha256))
 
 
+def get_ptx(s: Session, sha256: str) -> bytes | None:
+    """The PTX that was emitted with a cubin; None where it is unknown, has none, or was pruned."""
+    return s.scalar(select(Artifact.ptx).where(Artifact.sha256 == sha256))
+
+
 def prune(s: Session, job_id: int) -> int:
-    """Drops the bytes of a job's kernels that no release, race, quarantine or open trial needs; hash and
-    recipe stay. Returns how many.
+    """Drops the bytes of a job's kernels that no release, race, emulation, quarantine or open trial needs;
+    hash and recipe stay. Returns how many.
 
     Trials of other open jobs count as needing them too: one kernel serves every size of a sweep, and
     any of those trials may yet become a finalist.
     """
-    other, entrant = aliased(Trial), aliased(Trial)
+    other, entrant, ran = aliased(Trial), aliased(Trial), aliased(Trial)
     needed = or_(
         exists().where(Release.artifact_sha256 == Artifact.sha256),
         exists().where(Quarantine.artifact_sha256 == Artifact.sha256),
+        # what a verdict rests on, or will: the one schedule of its structure that is run
+        exists().where(ran.artifact_sha256 == Artifact.sha256, Emulation.trial_id == ran.id),
         exists().where(entrant.artifact_sha256 == Artifact.sha256, RaceEntrant.trial_id == entrant.id),
         exists().where(
             other.artifact_sha256 == Artifact.sha256,
@@ -88,5 +102,5 @@ def prune(s: Session, job_id: int) -> int:
             Artifact.stored.is_(True),
             ~needed,
         )
-        .values(data=None, stored=False),
+        .values(data=None, stored=False, ptx=None),
     )

@@ -15,11 +15,12 @@ from typing import Any
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session, undefer
 
-from . import artifacts, clock, devices, moves, quarantines
+from . import artifacts, clock, devices, emulations, moves, quarantines
 from .bounded import json_object, text
-from .enums import QUARANTINE_REASONS, ArtifactKind, JobState, Stage, TrialReason, TrialState
+from .ends import FREE, end, lock
+from .enums import ArtifactKind, EmulationState, JobState, Stage, TrialReason, TrialState
 from .evidence import add_measurement, add_verdict, fault_of
-from .models import Job, JobProblem, Problem, Trial
+from .models import Emulation, Job, JobProblem, Problem, Trial
 from .records import (
     ClaimId,
     CompileClaim,
@@ -37,7 +38,6 @@ from .transitions import TRIAL_OPEN
 MAX_CLAIMS = 20
 """A trial that was given back in order again and again ends all the same."""
 
-_FREE: dict[str, Any] = {"lease_owner": None, "lease_expires_at": None}
 _OPEN_STAGES = [stage for stage in Stage if stage is not Stage.DONE]
 
 
@@ -118,27 +118,66 @@ def claim_compile(
 
 
 def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bool:
-    """Writes the outcome; False: the claim is stale, and nothing was changed."""
+    """Writes the outcome; False: the claim is stale, and nothing was changed. A schedule whose structure is
+    known to be wrong ends at once, with that evidence."""
+    if isinstance(outcome, Failed):
+        trial = _held(s, claim_id, TrialState.PROPOSED)
+        if trial is not None:
+            end(s, trial, outcome)
+        return trial is not None
+    key = quarantines.toolchain_key(outcome.toolchain)
+    # Before the trial is locked, as by whoever ends an emulation.
+    emulation, policy = _emulation(s, claim_id, outcome, key)
     trial = _held(s, claim_id, TrialState.PROPOSED)
     if trial is None:
         return False
-    if isinstance(outcome, Failed):
-        _end(s, trial, outcome)
-        return True
-    key = quarantines.toolchain_key(outcome.toolchain)
     built = _built(s, trial, outcome, key)
-    if quarantines.holds(s, trial.arch, trial.schedule_key, key):
+    if emulation is not None and emulation.state is EmulationState.FAILED:
+        # before the quarantine, which knows less
+        assert emulation.reason is not None
+        found = emulations.failure_of(emulation, emulation.reason, trial.id)
+        end(s, trial, found, **built)
+    elif quarantines.holds(s, trial.arch, trial.schedule_key, key):
         failure = Failed(TrialState.REJECTED, TrialReason.QUARANTINED, {"toolchain_key": key})
-        _end(s, trial, failure, **built)
-    elif trial.device_key is None:
-        # no device was asked for: compiled and judged by the cost model is all it gets
-        now = clock.now(s)
-        ended = {"stage": Stage.DONE, "finished_at": now, **_FREE}
-        moves.transition(s, trial, TrialState.RANKED, at=now, columns={**built, **ended})
-    else:
-        onward = {"stage": Stage.MEASURE, "losses": 0, **_FREE}
+        end(s, trial, failure, **built)
+    elif trial.device_key is not None:
+        onward = {"stage": Stage.MEASURE, "losses": 0, **FREE}
         moves.transition(s, trial, TrialState.COMPILED, columns={**built, **onward})
+    elif emulation is not None and policy in _EMULATED and emulation.state is not EmulationState.PASSED:
+        if emulation.state is EmulationState.UNDECIDED:
+            assert emulation.reason is not None
+            told = {**(emulation.evidence or {}), "emulation_id": emulation.id}
+            end(s, trial, Failed(TrialState.FAILED, emulation.reason, told), **built)
+            return True
+        onward = {"stage": Stage.EMULATE, "losses": 0, **FREE}
+        moves.transition(s, trial, TrialState.COMPILED, columns={**built, **onward})
+    else:
+        # no device was asked for: judged by the cost model is all it gets
+        now = clock.now(s)
+        ended = {"stage": Stage.DONE, "finished_at": now, **FREE}
+        moves.transition(s, trial, TrialState.RANKED, at=now, columns={**built, **ended})
     return True
+
+
+_EMULATED = ("structure", "all")
+"""Policies under which each trial of a search gets a verdict, its own or its structure's."""
+
+
+def _emulation(
+    s: Session, claim_id: ClaimId, outcome: Compiled, toolchain_key: str
+) -> tuple[Emulation | None, str]:
+    """The run that will speak for a trial, asked for where the job's policy wants it, and the policy."""
+    trial = s.scalar(select(Trial).where(_is_held(*claim_id)).execution_options(populate_existing=True))
+    if trial is None or outcome.structure is None:
+        return None, "never"
+    policy = str(s.get_one(Job, trial.job_id).options.get("emulate", "structure"))
+    key = emulations.structure_key(outcome.structure)
+    known = emulations.find(s, trial.family, toolchain_key, key)
+    wrong = known is not None and known.state is EmulationState.FAILED
+    if policy not in _EMULATED or wrong:
+        return known, policy
+    own = policy == "all"
+    return emulations.ensure(s, trial, outcome.structure, key, toolchain_key, own=own), policy
 
 
 def claim_measure(s: Session, owner: str, device_key: str, limit: int, lease_s: float) -> list[MeasureClaim]:
@@ -189,18 +228,18 @@ def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bo
         used = max(0.0, (now - trial.claimed_at).total_seconds())
     device_s = (trial.device_s or 0.0) + (used or 0.0)
     if isinstance(outcome, Failed):
-        _end(s, trial, outcome, device_s=device_s)
+        end(s, trial, outcome, device_s=device_s)
         return True
     add_verdict(s, outcome.verdict, trial_id=trial.id, artifact_sha256=trial.artifact_sha256)
     failure = fault_of(outcome.measurement, outcome.verdict)
     if failure is not None:
-        _end(s, trial, failure, device_s=device_s)
+        end(s, trial, failure, device_s=device_s)
         return True
     add_measurement(s, outcome.measurement, trial_id=trial.id)
     told = {"time_us": outcome.measurement.median_us, "contended": outcome.measurement.contended}
     to = TrialState.CULLED if outcome.culled else TrialState.MEASURED
     reason = TrialReason.SLOWER if outcome.culled else None
-    ended = {"stage": Stage.DONE, "reason": reason, "finished_at": now, "device_s": device_s, **_FREE}
+    ended = {"stage": Stage.DONE, "reason": reason, "finished_at": now, "device_s": device_s, **FREE}
     moves.transition(s, trial, to, reason, columns={**ended, **told}, data=told, at=now)
     return True
 
@@ -220,7 +259,7 @@ def release(s: Session, claim_ids: Sequence[ClaimId]) -> int:
     """Gives claims back unharmed (a worker that stops); returns how many were still held."""
     held = 0
     for trial_id, attempt in sorted(claim_ids):
-        trial = _lock(s, _is_held(trial_id, attempt))
+        trial = lock(s, _is_held(trial_id, attempt))
         if trial is not None:
             _give_back(s, trial, "released", over=trial.attempt >= MAX_CLAIMS)
             held += 1
@@ -250,45 +289,6 @@ def expire(
     return touched
 
 
-def cancel_open(
-    s: Session,
-    *,
-    job_id: int | None = None,
-    job_problem_id: int | None = None,
-    reason: TrialReason = TrialReason.JOB_ENDED,
-) -> int:
-    """Cancels what has not ended; claims on them are stale from then on. Returns how many."""
-    if (job_id is None) == (job_problem_id is None):
-        raise ValueError("name either the job or the job problem")
-    mine = Trial.job_id == job_id if job_id is not None else Trial.job_problem_id == job_problem_id
-    query = select(Trial).where(mine, Trial.state.in_(TRIAL_OPEN)).order_by(Trial.id)
-    rows = s.scalars(query.with_for_update(key_share=True).execution_options(populate_existing=True)).all()
-    for trial in rows:
-        _end(s, trial, Failed(TrialState.CANCELLED, reason))
-    return len(rows)
-
-
-def fail(s: Session, trial_id: int, reason: TrialReason, evidence: dict[str, object]) -> bool:
-    """Ends a trial that nobody can work on (no worker for its arch...); False if it had ended."""
-    trial = _lock(s, (Trial.id == trial_id) & Trial.state.in_(TRIAL_OPEN))
-    if trial is None:
-        return False
-    _end(s, trial, Failed(TrialState.FAILED, reason, evidence))
-    return True
-
-
-def disprove(s: Session, trial_id: int, failure: Failed) -> None:
-    """Takes the time from a measured trial that failed in a race, and quarantines it if it was wrong.
-    For this package."""
-    trial = _lock(s, Trial.id == trial_id)
-    if trial is None:
-        return
-    if trial.state is TrialState.MEASURED:
-        _end(s, trial, failure, time_us=None)
-    elif failure.reason in QUARANTINE_REASONS:
-        _quarantine(s, trial, failure)
-
-
 def _lease(owner: str, lease_s: float, now: datetime, attempt: int) -> dict[str, Any]:
     return {
         "attempt": attempt + 1,
@@ -308,12 +308,7 @@ def _is_held(trial_id: int, attempt: int) -> Any:
 
 
 def _held(s: Session, claim_id: ClaimId, state: TrialState) -> Trial | None:
-    return _lock(s, _is_held(*claim_id) & (Trial.state == state))
-
-
-def _lock(s: Session, where: Any) -> Trial | None:
-    query = select(Trial).where(where).with_for_update(key_share=True)
-    return s.scalar(query.execution_options(populate_existing=True))
+    return lock(s, _is_held(*claim_id) & (Trial.state == state))
 
 
 def _give_back(
@@ -323,49 +318,14 @@ def _give_back(
     told = {"attempt": trial.attempt, "losses": losses, "owner": trial.lease_owner}
     if over:
         failure = Failed(TrialState.FAILED, TrialReason.WORKER_LOST, told)
-        _end(s, trial, failure, losses=losses)
+        end(s, trial, failure, losses=losses)
     elif trial.state is TrialState.MEASURING:
-        columns = {"losses": losses, **_FREE}
+        columns = {"losses": losses, **FREE}
         moves.transition(s, trial, TrialState.COMPILED, reason, columns=columns, data=told)
     else:
-        changed(s, update(Trial).where(Trial.id == trial.id).values(losses=losses, **_FREE))
+        changed(s, update(Trial).where(Trial.id == trial.id).values(losses=losses, **FREE))
         s.refresh(trial)
         moves.stayed(s, trial, reason, data=told)
-
-
-def _end(s: Session, trial: Trial, failure: Failed, **columns: Any) -> None:
-    now = clock.now(s)
-    if failure.verdict is not None:
-        add_verdict(s, failure.verdict, trial_id=trial.id, artifact_sha256=trial.artifact_sha256)
-    if failure.compile_s is not None:
-        columns["compile_s"] = failure.compile_s
-    reason = TrialReason(failure.reason)
-    ended = {
-        "reason": reason,
-        "stage": Stage.DONE,
-        "finished_at": now,
-        "evidence": json_object(failure.evidence),
-        **_FREE,
-    }
-    moves.transition(s, trial, TrialState(failure.state), reason, columns={**columns, **ended}, at=now)
-    if failure.reason in QUARANTINE_REASONS:
-        _quarantine(s, trial, failure)
-
-
-def _quarantine(s: Session, trial: Trial, failure: Failed) -> None:
-    if trial.toolchain_key is None:
-        return
-    quarantines.add(
-        s,
-        family=trial.family,
-        arch=trial.arch,
-        schedule_key=trial.schedule_key,
-        toolchain_key=trial.toolchain_key,
-        reason=TrialReason(failure.reason),
-        device_key=trial.device_key,
-        artifact_sha256=trial.artifact_sha256,
-        trial_id=trial.id,
-    )
 
 
 def _built(s: Session, trial: Trial, outcome: Compiled, toolchain_key: str) -> dict[str, Any]:
@@ -376,7 +336,9 @@ def _built(s: Session, trial: Trial, outcome: Compiled, toolchain_key: str) -> d
         ArtifactKind.KERNEL,
         outcome.recipe,
         trial.arch,
+        outcome.ptx,
     )
+    structure = outcome.structure
     return {
         "artifact_sha256": outcome.artifact_sha256,
         "pool_sha256": outcome.pool_sha256,
@@ -386,6 +348,8 @@ def _built(s: Session, trial: Trial, outcome: Compiled, toolchain_key: str) -> d
         "resources": json_object(outcome.resources),
         "log": text(outcome.log),
         "compile_s": outcome.compile_s,
+        "structure": None if structure is None else dict(structure),
+        "structure_key": None if structure is None else emulations.structure_key(structure),
     }
 
 

@@ -62,6 +62,19 @@ class TrialReason(Word):
     OUT_OF_MEMORY = "out_of_memory", "The device or the host had not enough memory for it."
     INVALID_TIME = "invalid_time", "The time is not finite and positive, or beats the device's roof."
     CONTENDED = "contended", "Every sample was disturbed by other work on the device."
+    RACE = "race", "In the emulator two accesses to one place met that nothing orders."
+    READ_UNWRITTEN = "read_unwritten", "In the emulator it read memory that nobody had written."
+    UNINITIALISED = "uninitialised", "In the emulator a value that was never set decided something."
+    MISALIGNED = "misaligned", "In the emulator it used an address that its instruction cannot take."
+    DEADLOCK = "deadlock", "In the emulator everybody waited; the evidence says who for whom."
+    BARRIER_COUNT = "barrier_count", "In the emulator a barrier met another number of threads than it counts."
+    DIVERGENCE = "divergence", "In the emulator an instruction for a whole warp met a part of one."
+    OUTSTANDING_WORK = "outstanding_work", "In the emulator it ended with copies of its own under way."
+    TRAP = "trap", "In the emulator it executed a trap."
+    NOT_EMULATED = "not_emulated", "The emulator cannot run it; the evidence names the instruction."
+    EMULATE_TIMEOUT = "emulate_timeout", "The emulator ran past its time limit."
+    EMULATE_MEMORY = "emulate_memory", "The emulator ran past its memory limit."
+    EMULATE_CRASH = "emulate_crash", "The emulator's own process died."
     SLOWER = "slower", "Culled: clearly slower than the best after the first look."
     ARTIFACT_LOST = "artifact_lost", "Its bytes are gone, or do not match their hash."
     DEVICE_LOST = "device_lost", "The device stopped answering while it ran."
@@ -78,6 +91,15 @@ QUARANTINE_REASONS = frozenset(
         TrialReason.NOT_WRITTEN,
         TrialReason.OUT_OF_BOUNDS,
         TrialReason.NONDETERMINISTIC,
+        TrialReason.RACE,
+        TrialReason.READ_UNWRITTEN,
+        TrialReason.UNINITIALISED,
+        TrialReason.MISALIGNED,
+        TrialReason.DEADLOCK,
+        TrialReason.BARRIER_COUNT,
+        TrialReason.DIVERGENCE,
+        TrialReason.OUTSTANDING_WORK,
+        TrialReason.TRAP,
     }
 )
 """Reasons that say the bytes compute wrongly: (schedule, toolchain) is never tried or served again."""
@@ -87,7 +109,7 @@ class Stage(Word):
     """Which kind of worker a trial needs next; apart from its state."""
 
     COMPILE = "compile", "It needs a compile worker of its arch."
-    EMULATE = "emulate", "It needs an emulator."
+    EMULATE = "emulate", "It needs its emulated verdict, its own or that of its structure."
     MEASURE = "measure", "It needs the worker that owns its device."
     DONE = "done", "It needs nobody."
 
@@ -127,6 +149,7 @@ class JobProblemState(Word):
     QUEUED = "queued", "The problems before it come first."
     SEARCHING = "searching", "Schedules are proposed, compiled and measured."
     RACING = "racing", "Finalists, default, incumbent and Baseline run against each other."
+    PROVING = "proving", "No device was asked for: the best by the cost model run in the emulator."
     DONE = "done", "It has its answer, which may be that the Baseline wins."
     FAILED = "failed", "No answer; the reason says why."
     CANCELLED = "cancelled", "Its job ended first."
@@ -158,6 +181,23 @@ class RaceState(Word):
     DONE = "done", "Every entrant has a measurement or a failure."
     FAILED = "failed", "It could not be run to its end; the reason says why."
     CANCELLED = "cancelled", "Its job ended first."
+
+
+class EmulationState(Word):
+    """Where the run of one schedule in the emulator stands."""
+
+    QUEUED = "queued", "It waits for an emulate worker."
+    RUNNING = "running", "An emulate worker runs it."
+    PASSED = "passed", "Right answers and no accusation, on every problem and in every order that was run."
+    FAILED = "failed", "It is wrong; the reason and the evidence say how and where."
+    UNDECIDED = "undecided", "It could not be run to its end, so it says nothing; the reason says why."
+
+
+class EmulationScope(Word):
+    """Whom the outcome of an emulation speaks for."""
+
+    STRUCTURE = "structure", "Every schedule of its structure under its toolchain."
+    TRIAL = "trial", "The one trial that was run: a finalist, or each under the policy `all`."
 
 
 class EntrantRole(Word):
@@ -246,6 +286,7 @@ class EventKind(Word):
     JOB_PROBLEM = "job_problem", "A problem of a job changed its state."
     TRIAL = "trial", "A trial changed its state, or lost its worker."
     RACE = "race", "A race changed its state, or lost its worker."
+    EMULATION = "emulation", "A run in the emulator changed its state, or lost its worker."
     RELEASE = "release", "A release changed its state or its pin."
     NOTE = "note", "Something worth telling that moves nothing."
 

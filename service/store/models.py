@@ -30,6 +30,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from .enums import (
     ArtifactKind,
     DeviceState,
+    EmulationScope,
+    EmulationState,
     EntrantRole,
     EventKind,
     JobProblemReason,
@@ -209,6 +211,8 @@ class Artifact(Base):
     created_at: Mapped[datetime] = _time()
     recipe: Mapped[dict[str, Any]] = _json(deferred=True)
     data: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
+    # of a cubin: the text that the same compile emitted, for the emulator
+    ptx: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
 
 
 class Trial(Base):
@@ -235,6 +239,8 @@ class Trial(Base):
     # no foreign key: the pool is put by its own upload, before or after
     pool_sha256: Mapped[str | None] = mapped_column(Sha256)
     toolchain_key: Mapped[str | None] = mapped_column(Sha256)
+    # what an emulated verdict depends on; None where the family is not emulated
+    structure_key: Mapped[str | None] = mapped_column(Sha256)
     time_us: Mapped[float | None] = mapped_column(Float)
     contended: Mapped[bool] = mapped_column(Boolean)
     compile_s: Mapped[float | None] = mapped_column(Float)
@@ -247,6 +253,7 @@ class Trial(Base):
     toolchain: Mapped[dict[str, Any] | None] = _json(null=True, deferred=True)
     resources: Mapped[dict[str, Any] | None] = _json(null=True, deferred=True)
     evidence: Mapped[dict[str, Any] | None] = _json(null=True, deferred=True)
+    structure: Mapped[dict[str, Any] | None] = _json(null=True, deferred=True)
     log: Mapped[str] = mapped_column(Text, deferred=True)
 
     __table_args__ = (
@@ -262,6 +269,7 @@ class Trial(Base):
         Index("ix_trials_problem_fastest", "problem_key", "time_us", "id"),
         Index("ix_trials_artifact_sha256", "artifact_sha256"),  # prune
         Index("ix_trials_schedule", "arch", "schedule_key", "toolchain_key"),  # quarantine
+        Index("ix_trials_structure", "structure_key", "toolchain_key"),  # whom an emulation speaks for
     )
 
 
@@ -297,6 +305,64 @@ class Verdict(Base):
     checks: Mapped[list[Any]] = _json()
 
     __table_args__ = (Index("ix_verdicts_trial_id", "trial_id", "id"),)
+
+
+class Emulation(Base):
+    """One run in the emulator: work to be claimed, then a verdict that is remembered."""
+
+    __tablename__ = "emulations"
+    id: Mapped[int] = _id()
+    scope: Mapped[EmulationScope] = mapped_column(WordColumn(EmulationScope))
+    family: Mapped[str] = mapped_column(String(64))
+    arch: Mapped[str] = mapped_column(String(64))
+    toolchain_key: Mapped[str] = mapped_column(Sha256)
+    structure_key: Mapped[str] = mapped_column(Sha256)
+    # whose schedule is run, and for which job: the verdict outlives both
+    trial_id: Mapped[int | None] = _ref("trials.id", null=True, delete="SET NULL")
+    job_id: Mapped[int | None] = mapped_column(BigId)
+    state: Mapped[EmulationState] = mapped_column(WordColumn(EmulationState))
+    reason: Mapped[TrialReason | None] = mapped_column(WordColumn(TrialReason))
+    attempt: Mapped[int] = mapped_column(Integer)
+    losses: Mapped[int] = mapped_column(Integer)
+    # schedules of the structure that were tried
+    tries: Mapped[int] = mapped_column(Integer)
+    lease_owner: Mapped[str | None] = mapped_column(String(200))
+    lease_expires_at: Mapped[datetime | None] = _time(null=True)
+    seconds: Mapped[float | None] = mapped_column(Float)
+    max_error: Mapped[float | None] = mapped_column(Float)
+    bound: Mapped[float | None] = mapped_column(Float)
+    created_at: Mapped[datetime] = _time()
+    started_at: Mapped[datetime | None] = _time(null=True)
+    finished_at: Mapped[datetime | None] = _time(null=True)
+    structure: Mapped[dict[str, Any]] = _json()
+    schedule: Mapped[dict[str, Any]] = _json()
+    seeds: Mapped[list[int]] = _json()
+    checks: Mapped[list[Any]] = _json(deferred=True)
+    counters: Mapped[dict[str, Any] | None] = _json(null=True, deferred=True)
+    evidence: Mapped[dict[str, Any] | None] = _json(null=True, deferred=True)
+
+    __table_args__ = (
+        # a structure is paid for once
+        Index(
+            "uq_emulations_structure",
+            "structure_key",
+            "toolchain_key",
+            "family",
+            unique=True,
+            postgresql_where=text("scope = 'structure'"),
+            sqlite_where=text("scope = 'structure'"),
+        ),
+        Index(
+            "uq_emulations_own",
+            "trial_id",
+            unique=True,
+            postgresql_where=text("scope = 'trial'"),
+            sqlite_where=text("scope = 'trial'"),
+        ),
+        Index("ix_emulations_trial_id", "trial_id"),  # the run of a trial, of either scope
+        Index("ix_emulations_state", "state", "id"),  # claim
+        Index("ix_emulations_lease_expires_at", "lease_expires_at"),
+    )
 
 
 class Quarantine(Base):
@@ -409,6 +475,8 @@ class Release(Base):
     time_us: Mapped[float] = mapped_column(Float)
     baseline_time_us: Mapped[float | None] = mapped_column(Float)
     reason: Mapped[str] = mapped_column(Text)
+    # an admin published it although no emulated verdict speaks for it
+    unproven: Mapped[bool] = mapped_column(Boolean)
     change_id: Mapped[int] = mapped_column(BigId)
     created_at: Mapped[datetime] = _time()
     published_at: Mapped[datetime | None] = _time(null=True)

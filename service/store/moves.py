@@ -16,18 +16,19 @@ from sqlalchemy.orm.attributes import set_committed_value
 from . import clock, events
 from .enums import EventKind, Word
 from .errors import Conflict, IllegalTransition
-from .models import Job, JobProblem, Race, Release, Trial
+from .models import Emulation, Job, JobProblem, Race, Release, Trial
 from .records import Json
 from .sql import changed
 from .transitions import TABLES
 
-Moving: TypeAlias = Trial | Job | JobProblem | Race | Release
+Moving: TypeAlias = Trial | Job | JobProblem | Race | Emulation | Release
 
 _KINDS: dict[type[Moving], EventKind] = {
     Trial: EventKind.TRIAL,
     Job: EventKind.JOB,
     JobProblem: EventKind.JOB_PROBLEM,
     Race: EventKind.RACE,
+    Emulation: EventKind.EMULATION,
     Release: EventKind.RELEASE,
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session, undefer
 
-from . import claims, clock, devices, moves
+from . import claims, clock, devices, ends, moves
 from .bounded import json_object, number
 from .enums import QUARANTINE_REASONS, JobState, RaceState, TrialReason, TrialState
 from .errors import NotFound, StoreError
@@ -272,7 +272,7 @@ def _write(s: Session, row: RaceEntrant, result: EntrantResult) -> None:
     s.flush()
     if row.trial_id is not None and failure.reason in _DISPROVES:
         # the verdict is written already
-        claims.disprove(s, row.trial_id, Failed(failure.state, failure.reason, failure.evidence))
+        ends.disprove(s, row.trial_id, Failed(failure.state, failure.reason, failure.evidence))
 
 
 def _entrant(row: RaceEntrant, trial: Trial | None) -> Entrant:

@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from .enums import (
     ArtifactKind,
     DeviceState,
+    EmulationScope,
+    EmulationState,
     EntrantRole,
     EventKind,
     JobProblemReason,
@@ -246,6 +248,10 @@ class Compiled:
     resources: Json
     log: str
     compile_s: float
+    ptx: bytes | None = None
+    """The text that the same compile emitted, where the artifact is a cubin."""
+    structure: Json | None = None
+    """What an emulated verdict of it depends on; None where the family is not emulated."""
 
 
 @dataclass(frozen=True)
@@ -329,6 +335,88 @@ MeasureOutcome: TypeAlias = Measured | Failed
 
 
 @dataclass(frozen=True)
+class EmulateClaim:
+    """One schedule to be run in the emulator."""
+
+    emulation_id: int
+    attempt: int
+    scope: EmulationScope
+    job_id: int
+    trial_id: int
+    problem: Json
+    schedule: Json
+    family: str
+    arch: str
+    device_key: str | None
+    plan: Json
+    artifact_sha256: str
+    seed: int
+
+    @property
+    def claim_id(self) -> ClaimId:
+        return (self.emulation_id, self.attempt)
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A run that came to its end. `reason` and `evidence` where it did not pass."""
+
+    verdict: VerdictRecord
+    counters: Json
+    seconds: float
+    reason: TrialReason | None = None
+    evidence: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A run that could not be brought to its end: it says nothing about the schedule."""
+
+    reason: TrialReason
+    evidence: Json = field(default_factory=dict)
+    seconds: float | None = None
+
+
+EmulateOutcome: TypeAlias = Emulated | Undecided
+
+
+@dataclass(frozen=True)
+class EmulationRecord:
+    """One run in the emulator and what came of it. `schedule` is the one that was run, of trial `trial_id`.
+    `checks`, `counters` and `evidence` are read where asked for."""
+
+    id: int
+    scope: EmulationScope
+    family: str
+    arch: str
+    toolchain_key: str
+    structure_key: str
+    structure: Json
+    trial_id: int | None
+    job_id: int | None
+    schedule: Json
+    state: EmulationState
+    reason: TrialReason | None
+    attempt: int
+    tries: int
+    lease_owner: str | None
+    seconds: float | None
+    max_error: float | None
+    bound: float | None
+    seeds: Sequence[int]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    checks: Sequence[Json] = ()
+    counters: Json | None = None
+    evidence: Json = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        return self.state in (EmulationState.QUEUED, EmulationState.RUNNING)
+
+
+@dataclass(frozen=True)
 class TrialRecord:
     """One trial as lists show it."""
 
@@ -351,6 +439,7 @@ class TrialRecord:
     lease_owner: str | None
     artifact_sha256: str | None
     toolchain_key: str | None
+    structure_key: str | None
     time_us: float | None
     contended: bool
     compile_s: float | None
@@ -373,6 +462,8 @@ class TrialDetail:
     evidence: Json
     verdicts: tuple[VerdictRecord, ...]
     measurements: tuple[MeasurementRecord, ...]
+    emulation: EmulationRecord | None = None
+    """Its own run in the emulator, else that of its structure."""
 
 
 @dataclass(frozen=True)
@@ -526,6 +617,8 @@ class NewRelease:
     noise: Json = field(default_factory=dict)
     baseline: Json = field(default_factory=dict)
     reason: str = ""
+    unproven: bool = False
+    """Its family needs an emulated verdict, and none speaks for it."""
 
 
 @dataclass(frozen=True)
@@ -562,6 +655,7 @@ class ReleaseRecord:
     tie_set: Sequence[Json]
     noise: Json
     reason: str
+    unproven: bool
     created_at: datetime
     published_at: datetime | None
     ended_at: datetime | None

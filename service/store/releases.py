@@ -53,6 +53,7 @@ def create(s: Session, new: NewRelease) -> ReleaseRecord:
         time_us=new.time_us,
         baseline_time_us=new.baseline_time_us,
         reason=new.reason,
+        unproven=new.unproven,
         change_id=0,
         created_at=clock.now(s),
         policy=dict(new.policy),
@@ -96,6 +97,14 @@ def publish(s: Session, release_id: int, reason: str = "", *, over_pin: bool = F
     if reason:
         columns["reason"] = reason
     moves.transition(s, row, ReleaseState.PUBLISHED, reason, columns=columns, at=now)
+    return _with_problem(s, row)
+
+
+def set_unproven(s: Session, release_id: int, unproven: bool) -> ReleaseRecord:
+    """Says whether an emulated verdict is missing that its family needs."""
+    row = _lock(s, release_id)
+    row.unproven = unproven
+    s.flush()
     return _with_problem(s, row)
 
 
@@ -307,6 +316,7 @@ def _record(row: Release, problem: Problem) -> ReleaseRecord:
         tie_set=tuple(row.tie_set),
         noise=row.noise,
         reason=row.reason,
+        unproven=row.unproven,
         created_at=row.created_at,
         published_at=row.published_at,
         ended_at=row.ended_at,

@@ -28,6 +28,7 @@ def trial_record(row: Trial) -> TrialRecord:
         lease_owner=row.lease_owner,
         artifact_sha256=row.artifact_sha256,
         toolchain_key=row.toolchain_key,
+        structure_key=row.structure_key,
         time_us=row.time_us,
         contended=row.contended,
         compile_s=row.compile_s,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from .enums import EmulationState as E
 from .enums import JobProblemState as P
 from .enums import JobState as J
 from .enums import RaceState as C
@@ -23,9 +24,10 @@ TRIAL: Table = {
     T.COMPILED: (T.MEASURING, T.RANKED, T.REJECTED, T.FAILED, T.CANCELLED),
     # back to compiled: its worker gave it back or was lost
     T.MEASURING: (T.MEASURED, T.CULLED, T.COMPILED, T.REJECTED, T.FAILED, T.CANCELLED),
-    # a finalist that computes wrongly in the race loses its time
+    # one that computes wrongly in the race, or in the emulator, loses its time
     T.MEASURED: (T.FAILED,),
-    T.RANKED: (),
+    # a finalist that the emulator finds wrong
+    T.RANKED: (T.FAILED,),
     T.REJECTED: (),
     T.FAILED: (),
     T.CULLED: (),
@@ -46,8 +48,9 @@ JOB: Table = {
 
 JOB_PROBLEM: Table = {
     P.QUEUED: (P.SEARCHING, P.DONE, P.FAILED, P.CANCELLED),
-    P.SEARCHING: (P.RACING, P.DONE, P.FAILED, P.CANCELLED),
+    P.SEARCHING: (P.RACING, P.PROVING, P.DONE, P.FAILED, P.CANCELLED),
     P.RACING: (P.DONE, P.FAILED, P.CANCELLED),
+    P.PROVING: (P.DONE, P.FAILED, P.CANCELLED),
     P.DONE: (),
     P.FAILED: (),
     P.CANCELLED: (),
@@ -60,6 +63,16 @@ RACE: Table = {
     C.DONE: (),
     C.FAILED: (),
     C.CANCELLED: (),
+}
+
+EMULATION: Table = {
+    E.QUEUED: (E.RUNNING, E.UNDECIDED),
+    # back to queued: its worker gave it back or was lost, or nobody wants it now
+    E.RUNNING: (E.QUEUED, E.PASSED, E.FAILED, E.UNDECIDED),
+    E.PASSED: (),
+    E.FAILED: (),
+    # tried again with another schedule of the structure
+    E.UNDECIDED: (E.QUEUED,),
 }
 
 RELEASE: Table = {
@@ -75,6 +88,7 @@ TABLES: Mapping[str, Table] = {
     "job": JOB,
     "job_problem": JOB_PROBLEM,
     "race": RACE,
+    "emulation": EMULATION,
     "release": RELEASE,
 }
 
@@ -83,6 +97,7 @@ INITIAL: Mapping[str, Word] = {
     "job": J.QUEUED,
     "job_problem": P.QUEUED,
     "race": C.QUEUED,
+    "emulation": E.QUEUED,
     "release": R.CANDIDATE,
 }
 
@@ -100,3 +115,4 @@ def final(table: Table) -> frozenset[Word]:
 TRIAL_OPEN = (T.PROPOSED, T.COMPILED, T.MEASURING)
 JOB_OPEN = (J.QUEUED, J.WAITING, J.RUNNING, J.PAUSED, J.FINISHING)
 RACE_OPEN = (C.QUEUED, C.RACING)
+EMULATION_OPEN = (E.QUEUED, E.RUNNING)

@@ -11,20 +11,19 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, undefer
 
-from . import clock, jobs, moves
+from . import clock, emulations, jobs, moves
 from .claims import (
-    cancel_open,
     claim_compile,
     claim_measure,
     compile_waits,
     expire,
-    fail,
     finish_compile,
     finish_measure,
     measure_waits,
     release,
     renew,
 )
+from .ends import cancel_open, fail
 from .enums import JobProblemState, Stage, TrialState
 from .errors import NotFound
 from .evidence import measurement_record, verdict_record
@@ -135,6 +134,7 @@ def detail(s: Session, trial_id: int) -> TrialDetail | None:
         evidence=row.evidence or {},
         verdicts=tuple(verdict_record(one) for one in verdicts),
         measurements=tuple(measurement_record(one) for one in times),
+        emulation=emulations.of_trial(s, trial_id, whole=True),
     )
 
 

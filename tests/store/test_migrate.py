@@ -8,17 +8,33 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
+from support.store import (
+    GPU_ARCH,
+    add_device,
+    compile_all,
+    compiled,
+    emulate_all,
+    emulated,
+    gpu_job,
+    measure_all,
+    running_job,
+)
 
-from service.store import migrate
+from service.store import migrate, releases, trials
 from service.store.database import Database
+from service.store.engine import make_engine, parse
+from service.store.enums import ReleaseState, Winner
 from service.store.errors import SchemaMismatch
 from service.store.models import Base
+from service.store.records import NewRelease
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +65,65 @@ def test_up_down_and_up_again(empty_url: str) -> None:
     assert _tables(empty_url) == set()
     assert migrate.upgrade(empty_url) == migrate.head()
     Database(empty_url).ping()
+
+
+def test_there_and_back_with_data_in_it(empty_url: str) -> None:
+    """What an earlier version wrote is read by this one; what it does not know is in no row it reads."""
+    migrate.upgrade(empty_url)
+    database = Database(empty_url)
+    with database.begin() as s:
+        add_device(s)
+        _, timed = running_job(s, 2)
+        compile_all(s)
+        measure_all(s, [10.0, 20.0])
+        release = releases.create(
+            s, NewRelease(timed[0].job_problem_id, {}, "k", Winner.TRIAL, timed[0].id, None, 10.0, None)
+        )
+        releases.publish(s, release.id)
+        wrong = gpu_job(s, 1)
+        compile_all(s, structure={"of": "one"}, ptx=b"ptx")
+        emulate_all(s, emulated(False))
+        waiting = gpu_job(s, 2, policy="all")
+        for claim in trials.claim_compile(s, "compiler", 10, 60, [GPU_ARCH]):
+            data = f"{claim.trial_id}".encode()
+            # the first job's schedules are in quarantine under its toolchain
+            built = compiled(data, structure={"of": "all"}, ptx=b"ptx", toolchain={"compiler": "nvrtc"})
+            assert trials.finish_compile(s, claim.claim_id, built)
+        assert emulate_all(s, count=1) == [waiting[1].id]
+    database.close()
+    assert migrate.downgrade(empty_url, "0001") == "0001"
+    with _rows(empty_url) as read:
+        assert "emulations" not in _tables(empty_url)
+        assert dict(read("SELECT id, state FROM trials")) == {
+            timed[0].id: "measured",
+            timed[1].id: "measured",
+            **{one.id: "failed" for one in wrong},
+            **{one.id: "ranked" for one in waiting},
+        }
+        ended = read(f"SELECT reason, stage FROM trials WHERE id = {wrong[0].id}")
+        assert ended == [("wrong_result", "done")]
+        assert {row[0] for row in read("SELECT DISTINCT stage FROM trials")} == {"done"}
+        assert read("SELECT reason FROM quarantines") == [("wrong_result",)]
+        assert read("SELECT DISTINCT kind FROM verdicts") == [("device",)]
+        assert read("SELECT count(*) FROM events WHERE kind = 'emulation'") == [(0,)]
+    assert migrate.upgrade(empty_url) == migrate.head()
+    database = Database(empty_url)
+    with database.read() as s:
+        kept = releases.get(s, release.id)
+        found = [trials.detail(s, one.id) for one in (*timed, *wrong, *waiting)]
+    database.close()
+    assert kept is not None
+    assert (kept.state, kept.unproven) == (ReleaseState.PUBLISHED, False)
+    assert all(one is not None and one.emulation is None for one in found)
+
+
+@contextmanager
+def _rows(url: str) -> Iterator[Callable[[str], list[tuple[object, ...]]]]:
+    """Rows by plain SQL: a database of another version is not opened by ours."""
+    engine = make_engine(parse(url), name="rooftile-test", pooled=False)
+    with engine.connect() as connection:
+        yield lambda query: [tuple(row) for row in connection.execute(text(query))]
+    engine.dispose()
 
 
 def test_models_are_what_the_migrations_make(empty_url: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.store import devices, jobs, trials
+from service.store import devices, emulation_claims, jobs, trials
 from service.store.enums import (
     JobProblemState,
     JobState,
@@ -23,6 +23,8 @@ from service.store.enums import (
 from service.store.records import (
     Compiled,
     DeviceRecord,
+    Emulated,
+    EmulateOutcome,
     Failed,
     Json,
     Measured,
@@ -40,6 +42,7 @@ DEVICE = "cpu-test-6-85-4c-x86-64-v3"
 POLICY: Mapping[str, Any] = {"cache": "cold", "launch": "eager"}
 POLICY_KEY = "cold-eager"
 TOOLCHAIN: Mapping[str, Any] = {"compiler": "cc", "version": "12.2"}
+GPU_ARCH = "sm_80"
 
 
 def key(text: str) -> str:
@@ -145,13 +148,42 @@ def failed(reason: TrialReason, evidence: Json | None = None, **changes: Any) ->
     return Failed(TrialState.FAILED, reason, evidence or {}, **changes)
 
 
-def compile_all(s: Session, data: str = "kernel", count: int = 100) -> int:
+def compile_all(s: Session, data: str = "kernel", count: int = 100, **changes: Any) -> int:
     """Claims and finishes every compile that waits, each with bytes of its own."""
-    claims = trials.claim_compile(s, "compiler", count, 60, [ARCH])
+    claims = trials.claim_compile(s, "compiler", count, 60, [ARCH, GPU_ARCH])
     for claim in claims:
-        done = trials.finish_compile(s, claim.claim_id, compiled(f"{data} {claim.trial_id}".encode()))
-        assert done
+        built = compiled(f"{data} {claim.trial_id}".encode(), **changes)
+        assert trials.finish_compile(s, claim.claim_id, built)
     return len(claims)
+
+
+def gpu_job(s: Session, count: int = 3, *, policy: str = "structure", **changes: Any) -> list[TrialRecord]:
+    """A running job for a GPU arch without a device, being searched, with so many proposed trials."""
+    problems = [NewJobProblem(problem(8), None, GPU_ARCH, seed=7)]
+    wanted = {"problems": problems, "target": {"arch": GPU_ARCH}, "options": {"emulate": policy}}
+    return running_job(s, count, **{**wanted, **changes})[1]
+
+
+def emulated(passed: bool = True, **changes: Any) -> Emulated:
+    """What an emulate worker finds: right, or a data race."""
+    faults = [{"kind": "race", "message": "b[1] is read while it is written", "line": 90}]
+    values: dict[str, Any] = {
+        "verdict": VerdictRecord(VerdictKind.EMULATED, passed, (5,), ({"order": "late"},), 1e-3, 1e-2),
+        "counters": {"bank_conflicts": 4},
+        "seconds": 2.0,
+        "reason": None if passed else TrialReason.RACE,
+        "evidence": {} if passed else {"message": "b[1] is read while it is written", "faults": faults},
+    }
+    return Emulated(**{**values, **changes})
+
+
+def emulate_all(s: Session, outcome: EmulateOutcome | None = None, count: int = 100) -> list[int]:
+    """Claims and finishes the runs that wait, up to so many; the trials whose schedule was run."""
+    ran = []
+    while len(ran) < count and (claim := emulation_claims.claim(s, "emulator", 60, [GPU_ARCH])) is not None:
+        assert emulation_claims.finish(s, claim.claim_id, outcome or emulated())
+        ran.append(claim.trial_id)
+    return ran
 
 
 def measure_all(s: Session, times: Sequence[float]) -> list[int]:
