@@ -5,76 +5,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-from rooftile.device import CpuIdentity, CpuKey, DeviceKey, GpuKey, local_cpu, parse_device_key
-from rooftile.problem import DTYPE_BITS
+from rooftile.device import CpuIdentity, CpuKey, DeviceKey, GpuKey, check_arch, local_cpu, parse_device_key
 
-from search_space.arch import Arch, get_arch
-from search_space.device_data import GENERIC, cpu_model
-from search_space.device_data.gpus import GPU_ARCH
-from search_space.errors import UnknownDevice
+from search_space.arch import Arch
+from search_space.device_data.gpus import GPUS, TYPICAL
+
+if TYPE_CHECKING:
+    from search_space.cpu_device import CpuDevice
 
 LINE_BYTES = 64
 """Cache line of every x86 CPU."""
+_TYPICAL_CORES = 8
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device with the numbers it has. `sources` says of each number whether it was `detected` on the
-    machine, is a typical value of the product (`data`) or of any such machine (`generic`). Measured ones are
-    kept with the device's roof, not here, so that rules and predictions never depend on the weather."""
+    """A device with the numbers it has; CpuDevice and GpuDevice say which. `sources` says of each number
+    whether it was `detected` on the machine, is a typical value of the product (`data`), is written in the
+    `key`, or is one of any such machine (`generic`). Measured ones are kept with the device's roof, not here,
+    so that rules and predictions never depend on the weather."""
 
     key: str
     kind: str
+    """x86 or cuda."""
     arch: Arch
     name: str
-    codename: str
-    cores: int
-    fma_units: int
-    fma_bits: int
-    fma_latency: int
-    load_bits: int
-    ghz: float
-    l1d_bytes: int
-    l2_bytes: int
-    llc_bytes: int
-    llc_total_bytes: int
-    dram_gbs_core: float
-    dram_gbs: float
     sources: Mapping[str, str]
 
-    def __hash__(self) -> int:
-        return hash((self.key, self.l1d_bytes, self.l2_bytes, self.llc_bytes, self.llc_total_bytes))
+    @classmethod
+    def for_key(cls, key: str | DeviceKey) -> Self:
+        """The device of that key by data alone. FieldError for a key that does not parse; UnknownDevice for a
+        GPU whose PCI device id is not in the data. Asked of a subclass, TypeError for a device of another
+        kind."""
+        from search_space.cpu_device import cpu_device
+        from search_space.gpu_device import gpu_device
+
+        parsed = parse_device_key(key) if isinstance(key, str) else key
+        device = gpu_device(parsed) if isinstance(parsed, GpuKey) else cpu_device(parsed)
+        if not isinstance(device, cls):
+            raise TypeError(f"{parsed} is no {cls.__name__}")
+        return device
 
     @classmethod
-    def for_key(cls, key: str | DeviceKey) -> Device:
-        """The device of that key by data alone. FieldError for a key that does not parse; UnknownDevice for a
-        GPU, which no family here computes on yet."""
-        parsed = parse_device_key(key) if isinstance(key, str) else key
-        if isinstance(parsed, GpuKey):
-            arch = arch_of_key(parsed)
-            raise UnknownDevice(f"{parsed}: no data for {arch or 'this GPU'} yet; devices here are CPUs")
-        return _cpu(parsed)
+    def for_arch(cls, arch_name: str) -> Self:
+        """The typical product of an arch, for work that names no device: the one of the data for CUDA, a
+        generic CPU of 8 cores for x86. FieldError of field `arch` when there is no such arch."""
+        check_arch(arch_name)
+        if arch_name not in TYPICAL:
+            return cls.for_key(CpuKey("generic", 0, 0, _TYPICAL_CORES, arch_name))
+        pci = TYPICAL[arch_name]
+        model = GPUS[pci]
+        return cls.for_key(GpuKey(pci, model.sms, model.memory_gib, None, model.power_watts))
 
-    @property
-    def vector_bits(self) -> int:
-        """Width of the arch's vector registers."""
-        return self.arch.vector_bits
+    def numbers(self) -> dict[str, Any]:
+        """The numbers of its kind, by field, as JSON holds them."""
+        raise NotImplementedError
 
-    def flops_per_cycle(self, dtype: str = "f32") -> float:
-        """Floating-point operations one core can do in a cycle."""
-        # Code narrower than the units fills only its own width of each.
-        width = min(self.fma_bits, self.arch.vector_bits)
-        return 2 * self.fma_units * width / max(DTYPE_BITS[dtype], 32)
+    def peak_gflops(self, dtype: str = "f32") -> float:
+        """Typical peak with operands of that dtype, 1e9 operations a second."""
+        raise NotImplementedError
 
-    def peak_gflops(self, dtype: str = "f32", cores: int | None = None) -> float:
-        """Typical peak of `cores` (default: all usable) cores, 1e9 operations a second."""
-        return self.flops_per_cycle(dtype) * self.ghz * (self.cores if cores is None else cores)
-
-    def memory_gbs(self, cores: int | None = None) -> float:
-        """Typical memory rate that `cores` cores reach together, 1e9 bytes a second."""
-        return min(self.dram_gbs, self.dram_gbs_core * (self.cores if cores is None else cores))
+    def memory_gbs(self) -> float:
+        """Typical memory rate, 1e9 bytes a second."""
+        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that the store keeps for a device."""
@@ -83,67 +78,27 @@ class Device:
             "kind": self.kind,
             "arch": self.arch.name,
             "name": self.name,
-            "codename": self.codename,
-            "cores": self.cores,
-            "fma_units": self.fma_units,
-            "fma_bits": self.fma_bits,
-            "fma_latency": self.fma_latency,
-            "load_bits": self.load_bits,
-            "ghz": self.ghz,
-            "l1d_bytes": self.l1d_bytes,
-            "l2_bytes": self.l2_bytes,
-            "llc_bytes": self.llc_bytes,
-            "llc_total_bytes": self.llc_total_bytes,
-            "dram_gbs_core": self.dram_gbs_core,
-            "dram_gbs": self.dram_gbs,
+            **self.numbers(),
             "sources": dict(self.sources),
         }
 
     @classmethod
-    def from_json(cls, obj: Mapping[str, Any]) -> Device:
+    def from_json(cls, obj: Mapping[str, Any]) -> Self:
         """The device that `to_json` wrote; what an older version did not write comes from the data."""
         base = cls.for_key(str(obj["key"]))
-        kept = {n: obj[n] for n in base.to_json() if n in obj and n not in ("key", "kind", "arch", "sources")}
-        return replace(
-            base, **kept, sources=MappingProxyType(dict(base.sources) | dict(obj.get("sources", {})))
-        )
+        kept = {name: obj[name] for name in ("name", *base.numbers()) if name in obj}
+        sources = MappingProxyType(dict(base.sources) | dict(obj.get("sources", {})))
+        return replace(base, **kept, sources=sources)
 
 
-_FROM_MODEL = (
-    "fma_units", "fma_bits", "fma_latency", "load_bits", "ghz", "l1d_bytes", "l2_bytes", "llc_bytes",
-    "dram_gbs_core", "dram_gbs",
-)  # fmt: skip
-
-
-def _cpu(key: CpuKey) -> Device:
-    model = cpu_model(key.vendor, key.family, key.model)
-    source = "generic" if model is None else "data"
-    model = model or GENERIC
-    numbers = {name: getattr(model, name) for name in _FROM_MODEL}
-    return Device(
-        key=str(key),
-        kind="x86",
-        arch=get_arch(key.arch),
-        name=f"{key.vendor} {model.codename}"
-        if source == "data"
-        else f"{key.vendor} {key.family}/{key.model}",
-        codename=model.codename,
-        cores=key.cores,
-        llc_total_bytes=model.llc_bytes,
-        sources=MappingProxyType(dict.fromkeys((*_FROM_MODEL, "llc_total_bytes"), source)),
-        **numbers,
-    )
-
-
-def device_of(cpu: CpuIdentity) -> Device:
+def device_of(cpu: CpuIdentity) -> CpuDevice:
     """The device of a detected CPU: its data, with the caches that the machine shows."""
-    base = _cpu(cpu.device_key)
-    seen = {n: v for n in ("l1d_bytes", "l2_bytes", "llc_bytes", "llc_total_bytes") if (v := getattr(cpu, n))}
-    sources = dict(base.sources) | dict.fromkeys(seen, "detected")
-    return replace(base, name=cpu.name or base.name, sources=MappingProxyType(sources), **seen)
+    from search_space.cpu_device import detected
+
+    return detected(cpu)
 
 
-def local_device() -> Device:
+def local_device() -> CpuDevice:
     """The CPU of this machine. DeviceError where it has no kernels of ours."""
     return device_of(local_cpu())
 
@@ -153,4 +108,5 @@ def arch_of_key(key: str | DeviceKey) -> str | None:
     parsed = parse_device_key(key) if isinstance(key, str) else key
     if isinstance(parsed, CpuKey):
         return parsed.arch
-    return GPU_ARCH.get(parsed.pci_device_id, (None, ""))[0]
+    model = GPUS.get(parsed.pci_device_id)
+    return None if model is None else model.arch

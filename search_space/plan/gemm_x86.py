@@ -12,6 +12,7 @@ from __future__ import annotations
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem
 
+from search_space.cpu_device import as_cpu
 from search_space.device import Device
 from search_space.family import BuildSpec, Estimate, Family, Parameter
 from search_space.plan import gemm_x86_cost, gemm_x86_plan, gemm_x86_shape, gemm_x86_space, gemm_x86_starts
@@ -31,31 +32,31 @@ class GemmX86:
 
     def parameters(self, problem: Problem, device: Device) -> tuple[Parameter, ...]:
         """The space's dimensions."""
-        return gemm_x86_space.parameters(problem, device)
+        return gemm_x86_space.parameters(problem, as_cpu(device))
 
     def check(self, problem: Problem, device: Device, schedule: Schedule) -> list[Violation]:
         """Why a schedule is not legal."""
-        return gemm_x86_space.check(problem, device, schedule)
+        return gemm_x86_space.check(problem, as_cpu(device), schedule)
 
     def default(self, problem: Problem, device: Device) -> Schedule:
         """The schedule where nothing was tuned."""
-        return gemm_x86_starts.default(problem, device)
+        return gemm_x86_starts.default(problem, as_cpu(device))
 
     def candidates(self, problem: Problem, device: Device) -> list[Schedule]:
         """Good starts, the default first."""
-        return gemm_x86_starts.candidates(problem, device)
+        return gemm_x86_starts.candidates(problem, as_cpu(device))
 
     def predict(self, problem: Problem, device: Device, schedule: Schedule) -> Estimate:
         """The cost model's expectation."""
-        return gemm_x86_cost.predict(problem, device, schedule)
+        return gemm_x86_cost.predict(problem, as_cpu(device), schedule)
 
     def build(self, problem: Problem, device: Device, schedule: Schedule) -> BuildSpec:
         """What to compile."""
-        return gemm_x86_plan.build(problem, device, schedule)
+        return gemm_x86_plan.build(problem, as_cpu(device), schedule)
 
     def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
         """How to run it."""
-        return gemm_x86_plan.plan(problem, device, schedule)
+        return gemm_x86_plan.plan(problem, as_cpu(device), schedule)
 
 
 FAMILY: Family = GemmX86()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rooftile.problem import Gemm, Problem
 
-from search_space.device import Device
+from search_space.cpu_device import CpuDevice
 from search_space.family import Estimate
 from search_space.plan.gemm_x86_shape import Shape
 from search_space.plan.gemm_x86_space import lanes
@@ -62,7 +62,7 @@ def _ceil(x: int, y: int) -> int:
     return -(-x // max(1, y))
 
 
-def predict(problem: Problem, device: Device, s: Schedule) -> Estimate:
+def predict(problem: Problem, device: CpuDevice, s: Schedule) -> Estimate:
     """The expected time, its largest part, and all parts."""
     assert isinstance(problem, Gemm)
     shape, grid = Shape.of(problem), _grid(s, device.cores)
@@ -78,27 +78,27 @@ def predict(problem: Problem, device: Device, s: Schedule) -> Estimate:
     return Estimate(sum(terms.values()) - hidden, max(terms, key=lambda name: terms[name]), terms)
 
 
-def _units(device: Device) -> float:
+def _units(device: CpuDevice) -> float:
     """Vectors that the units of a core multiply and add in a cycle."""
     return device.fma_units * min(1.0, device.fma_bits / device.vector_bits)
 
 
-def _loads(device: Device) -> float:
+def _loads(device: CpuDevice) -> float:
     return max(1.0, device.load_bits / device.vector_bits)
 
 
-def _step_cycles(device: Device, rows: int, vectors: int) -> float:
+def _step_cycles(device: CpuDevice, rows: int, vectors: int) -> float:
     """Cycles of one step of k of a tile: multiply-adds, loads, or the latency of the sums."""
     work = max(rows * vectors / _units(device), (rows + vectors) / _loads(device))
     return max(work, float(device.fma_latency)) / BUSY
 
 
-def _memory_us(device: Device, nbytes: float, threads: int, stream_bytes: float) -> float:
+def _memory_us(device: CpuDevice, nbytes: float, threads: int, stream_bytes: float) -> float:
     rate = device.memory_gbs(threads) * stream_bytes / (stream_bytes + WIDE_BYTES)
     return nbytes / rate / 1e3
 
 
-def _rate(device: Device, nbytes: float) -> float:
+def _rate(device: CpuDevice, nbytes: float) -> float:
     """Bytes a cycle at which a core reads what it reads again and again."""
     if nbytes < 0.5 * device.l1d_bytes:
         return 64.0
@@ -107,7 +107,7 @@ def _rate(device: Device, nbytes: float) -> float:
     return L3_BYTES_A_CYCLE if nbytes < 0.6 * device.llc_bytes else L3_BYTES_A_CYCLE / 3
 
 
-def _blocked(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str, float]:
+def _blocked(shape: Shape, device: CpuDevice, s: Schedule, grid: _Grid) -> dict[str, float]:
     mr, nr, width = s.integer("mr"), s.integer("nr"), lanes(device)
     vectors, hz = nr // width, device.ghz * 1e3  # cycles a microsecond
     handed, pack_a, pack_b = s.text("hand_out"), s.text("pack_a"), s.flag("pack_b")
@@ -171,7 +171,7 @@ def _blocked(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str
 
 
 def _in_place(
-    shape: Shape, device: Device, s: Schedule, tiles: int, kc: int, depth: int, by_columns: bool
+    shape: Shape, device: CpuDevice, s: Schedule, tiles: int, kc: int, depth: int, by_columns: bool
 ) -> float:
     """Cycles that reading operands where they lie costs: rows that fall into the same cache sets, or need a
     page each."""
@@ -206,7 +206,7 @@ def _reduce_us(shape: Shape, grid: _Grid, parts: int, hz: float) -> float:
     return moved / L3_BYTES_A_CYCLE / hz / (grid.threads // grid.batch)
 
 
-def _stream(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str, float]:
+def _stream(shape: Shape, device: CpuDevice, s: Schedule, grid: _Grid) -> dict[str, float]:
     mr, nr, step = s.integer("mr"), s.integer("nr"), s.integer("unroll")
     width, hz = lanes(device), device.ghz * 1e3
     depth = _ceil(shape.k, grid.k)
@@ -240,7 +240,7 @@ def _stream(shape: Shape, device: Device, s: Schedule, grid: _Grid) -> dict[str,
     return terms
 
 
-def _sums_cycles(shape: Shape, device: Device, s: Schedule, grid: _Grid, depth: int) -> float:
+def _sums_cycles(shape: Shape, device: CpuDevice, s: Schedule, grid: _Grid, depth: int) -> float:
     """Cycles of one thread for all its strips and visits, B k x n."""
     mr, nr, step = s.integer("mr"), s.integer("nr"), s.integer("unroll")
     vectors, loads = nr // lanes(device), _loads(device)

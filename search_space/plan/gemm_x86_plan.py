@@ -10,7 +10,7 @@ from __future__ import annotations
 from rooftile.plan import Arg, Expr, Launch, LaunchPlan, SizeRange, ValidFor, Workspace
 from rooftile.problem import Problem
 
-from search_space.device import Device
+from search_space.cpu_device import CpuDevice
 from search_space.family import BuildSpec
 from search_space.plan.expressions import add, ceil_div, floor_div, least, most, mul, round_up
 from search_space.plan.gemm_x86_shape import Shape
@@ -21,7 +21,7 @@ LINE_FLOATS = 16
 """Areas of the workspace begin on cache lines."""
 
 
-def build(problem: Problem, device: Device, s: Schedule) -> BuildSpec:
+def build(problem: Problem, device: CpuDevice, s: Schedule) -> BuildSpec:
     """The template with its macros. Block sizes and the grid are arguments, so many schedules share one."""
     shape, vectors = Shape.of(problem), s.integer("nr") // lanes(device)
     defines = {**shape.defines(), "RT_MR": s.integer("mr")}
@@ -49,7 +49,7 @@ def build(problem: Problem, device: Device, s: Schedule) -> BuildSpec:
     return BuildSpec(source=source, arch=device.arch.name, defines=pairs)
 
 
-def plan(problem: Problem, device: Device, s: Schedule) -> LaunchPlan:
+def plan(problem: Problem, device: CpuDevice, s: Schedule) -> LaunchPlan:
     """The launch: one entry on a grid of threads."""
     shape = Shape.of(problem)
     names = shape.names
@@ -126,7 +126,7 @@ def _even(total: Expr, block: int) -> Expr:
     return most(1, ceil_div(total, most(1, ceil_div(total, block))))
 
 
-def _blocked(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -> dict[str, Expr]:
+def _blocked(shape: Shape, device: CpuDevice, s: Schedule, grid: dict[str, Expr]) -> dict[str, Expr]:
     names, mr, nr, unroll = shape.names, s.integer("mr"), s.integer("nr"), s.integer("unroll")
     rows, cols = ceil_div(names["m"], mr), ceil_div(names["n"], nr)
     block_m = _even(ceil_div(rows, grid["m"]), _tiles(s.integer("mc"), mr))
@@ -171,7 +171,7 @@ def _tiles(size: int, tile: int) -> int:
     return max(1, size // tile) if size else 0
 
 
-def _stream(shape: Shape, device: Device, s: Schedule, grid: dict[str, Expr]) -> dict[str, Expr]:
+def _stream(shape: Shape, device: CpuDevice, s: Schedule, grid: dict[str, Expr]) -> dict[str, Expr]:
     names, mr, nr, step = shape.names, s.integer("mr"), s.integer("nr"), s.integer("unroll")
     strips = ceil_div(names["n"], nr)
     most_strips = ceil_div(strips, grid["n"])

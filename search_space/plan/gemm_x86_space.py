@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rooftile.problem import Problem
 
-from search_space.device import Device
+from search_space.cpu_device import CpuDevice
 from search_space.family import Parameter
 from search_space.plan.gemm_x86_shape import Shape
 from search_space.schedule import Schedule
@@ -33,7 +33,7 @@ _BLOCKED_UNROLL = (2, 4, 8)
 _STREAM_UNROLL = (4, 6, 8, 12, 16)
 
 
-def lanes(device: Device) -> int:
+def lanes(device: CpuDevice) -> int:
     """f32 in a vector."""
     return device.arch.lanes("f32")
 
@@ -43,7 +43,7 @@ def stream_possible(shape: Shape) -> bool:
     return 0 < shape.m <= STREAM_ROWS
 
 
-def parameters(problem: Problem, device: Device) -> tuple[Parameter, ...]:
+def parameters(problem: Problem, device: CpuDevice) -> tuple[Parameter, ...]:
     """The parameters; choices that would be the same as another here (a block over the whole size) are left
     out."""
     shape, width = Shape.of(problem), lanes(device)
@@ -117,7 +117,7 @@ def _below(choices: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(c for c in choices if c < max(size, 1))
 
 
-def check(problem: Problem, device: Device, schedule: Schedule) -> list[Violation]:
+def check(problem: Problem, device: CpuDevice, schedule: Schedule) -> list[Violation]:
     """Why the schedule is not legal; empty: it is."""
     shape = Shape.of(problem)
     found = _threads(shape, schedule)
@@ -159,7 +159,7 @@ def _parts(shape: Shape, s: Schedule, team: int, parts: dict[str, int]) -> list[
     return []
 
 
-def _registers(device: Device, s: Schedule, sums: int, held: int, what: str) -> list[Violation]:
+def _registers(device: CpuDevice, s: Schedule, sums: int, held: int, what: str) -> list[Violation]:
     needed, there = sums + held + 1, device.arch.vector_registers
     if needed <= there:
         return []
@@ -177,7 +177,7 @@ def _fixed(rule: str, s: Schedule, why: str, **values: object) -> list[Violation
     ]
 
 
-def _vector_columns(device: Device, s: Schedule) -> list[Violation]:
+def _vector_columns(device: CpuDevice, s: Schedule) -> list[Violation]:
     width, nr = lanes(device), s.integer("nr")
     if nr % width == 0:
         return []
@@ -185,7 +185,7 @@ def _vector_columns(device: Device, s: Schedule) -> list[Violation]:
     return [Violation("whole_vectors", f"{nr} columns are no whole vectors of {width}", numbers)]
 
 
-def _blocked(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
+def _blocked(shape: Shape, device: CpuDevice, s: Schedule) -> list[Violation]:
     found = _vector_columns(device, s)
     mr, vectors, unroll = s.integer("mr"), s.integer("nr") // lanes(device), s.integer("unroll")
     hold = s.text("hold")
@@ -249,7 +249,7 @@ def _deep(s: Schedule) -> list[Violation]:
     return [Violation("visit", message, {"kc": kc, "unroll": unroll})]
 
 
-def _stream(shape: Shape, device: Device, s: Schedule) -> list[Violation]:
+def _stream(shape: Shape, device: CpuDevice, s: Schedule) -> list[Violation]:
     why = "on the stream path"
     found: list[Violation] = []
     if not stream_possible(shape):

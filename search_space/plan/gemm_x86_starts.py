@@ -10,7 +10,7 @@ from typing import Any
 
 from rooftile.problem import Problem
 
-from search_space.device import Device
+from search_space.cpu_device import CpuDevice
 from search_space.plan.gemm_x86_shape import Shape
 from search_space.plan.gemm_x86_space import NAME, check, lanes, parameters, stream_possible
 from search_space.schedule import Schedule
@@ -23,12 +23,12 @@ _FEW_CORES = 4
 """Up to so many threads may each pack the same A for itself rather than wait for one another."""
 
 
-def default(problem: Problem, device: Device) -> Schedule:
+def default(problem: Problem, device: CpuDevice) -> Schedule:
     """The first legal start."""
     return candidates(problem, device)[0]
 
 
-def candidates(problem: Problem, device: Device) -> list[Schedule]:
+def candidates(problem: Problem, device: CpuDevice) -> list[Schedule]:
     """Good starts, best first, without repetition."""
     shape, space = Shape.of(problem), parameters(problem, device)
     choices = {p.name: p.choices for p in space}
@@ -50,7 +50,7 @@ def _nearest(value: Any, choices: tuple[Any, ...]) -> Any:
     return choices[0]
 
 
-def _proposals(shape: Shape, device: Device) -> list[dict[str, Any]]:
+def _proposals(shape: Shape, device: CpuDevice) -> list[dict[str, Any]]:
     if stream_possible(shape) and shape.m <= _STREAM_BEST:
         return [*_streams(shape, device), *_wide(device)[:2], *_large(device)[:2]]
     if shape.m >= 8 * shape.n and shape.n <= 16 * lanes(device):
@@ -65,7 +65,7 @@ def _proposals(shape: Shape, device: Device) -> list[dict[str, Any]]:
     return _large(device)
 
 
-def _blocked(device: Device, **changes: Any) -> dict[str, Any]:
+def _blocked(device: CpuDevice, **changes: Any) -> dict[str, Any]:
     wide = lanes(device) == 16
     values: dict[str, Any] = {
         "path": "blocked",
@@ -93,12 +93,12 @@ def _blocked(device: Device, **changes: Any) -> dict[str, Any]:
     return values | changes
 
 
-def _flat(device: Device) -> dict[str, Any]:
+def _flat(device: CpuDevice) -> dict[str, Any]:
     """A register tile with three vectors across: fewer loads for each multiply-add."""
     return {"mr": 8 if lanes(device) == 16 else 4, "nr": 3 * lanes(device)}
 
 
-def _small(device: Device) -> list[dict[str, Any]]:
+def _small(device: CpuDevice) -> list[dict[str, Any]]:
     whole = {"mc": 0, "kc": 0}
     apart = {"split_n": device.cores, "share": device.cores > _FEW_CORES}
     return [
@@ -109,7 +109,7 @@ def _small(device: Device) -> list[dict[str, Any]]:
     ]
 
 
-def _medium(device: Device) -> list[dict[str, Any]]:
+def _medium(device: CpuDevice) -> list[dict[str, Any]]:
     return [
         _blocked(device, mc=0, kc=0),
         _blocked(device, mc=0, kc=256, unroll=4),
@@ -118,7 +118,7 @@ def _medium(device: Device) -> list[dict[str, Any]]:
     ]
 
 
-def _large(device: Device) -> list[dict[str, Any]]:
+def _large(device: CpuDevice) -> list[dict[str, Any]]:
     return [
         _blocked(device, hand_out="tiles"),
         _blocked(device, **_flat(device), mc=48, split_n=device.cores),
@@ -128,7 +128,7 @@ def _large(device: Device) -> list[dict[str, Any]]:
     ]
 
 
-def _wide(device: Device) -> list[dict[str, Any]]:
+def _wide(device: CpuDevice) -> list[dict[str, Any]]:
     """n much over m: each thread packs its own part of B, which is most of the data."""
     mine = {"split_n": device.cores, "inner": "columns", "unroll": 4}
     return [
@@ -139,7 +139,7 @@ def _wide(device: Device) -> list[dict[str, Any]]:
     ]
 
 
-def _tall(device: Device) -> list[dict[str, Any]]:
+def _tall(device: CpuDevice) -> list[dict[str, Any]]:
     """m much over a small n: B is packed once, rows of A are read in place from end to end."""
     in_place = {"pack_a": "no", "inner": "columns", "mc": 24}
     return [
@@ -150,13 +150,13 @@ def _tall(device: Device) -> list[dict[str, Any]]:
     ]
 
 
-def _stream(device: Device, **changes: Any) -> dict[str, Any]:
+def _stream(device: CpuDevice, **changes: Any) -> dict[str, Any]:
     return _blocked(
         device, path="stream", mc=0, kc=0, pad=0, pack_a="whole", pack_b=False, share=True
     ) | changes  # fmt: skip
 
 
-def _streams(shape: Shape, device: Device) -> list[dict[str, Any]]:
+def _streams(shape: Shape, device: CpuDevice) -> list[dict[str, Any]]:
     cores, width = device.cores, lanes(device)
     if shape.b_nk:
         rows, cols = (6, 4) if width == 16 else (3, 3)
@@ -188,7 +188,7 @@ def _streams(shape: Shape, device: Device) -> list[dict[str, Any]]:
     ]
 
 
-def _parts_of_k(shape: Shape, device: Device) -> int:
+def _parts_of_k(shape: Shape, device: CpuDevice) -> int:
     """Parts of k among the threads: as many as leave each thread rows of B enough to be worth a sum of its
     own, because whole rows stream best."""
     cores, parts = device.cores, 1
@@ -197,7 +197,7 @@ def _parts_of_k(shape: Shape, device: Device) -> int:
     return parts
 
 
-def _plain(device: Device) -> list[dict[str, Any]]:
+def _plain(device: CpuDevice) -> list[dict[str, Any]]:
     """Legal whatever the shape: one of these ends the list, so that there always is a default."""
     return [
         _blocked(device, mc=0, kc=0, nc=0),

@@ -1,14 +1,19 @@
 """Does every CPU key have usable numbers, and does a stored device come back as it was?"""
 
+import json
+
 import pytest
-from rooftile.device import X86_ARCHS
+from rooftile.device import ARCHS, X86_ARCHS
 from rooftile.errors import FieldError
 
 from search_space.arch import get_arch
+from search_space.cpu_device import CpuDevice
 from search_space.device import Device, arch_of_key, local_device
 from search_space.device_data.amd import AMD
+from search_space.device_data.gpus import GPUS
 from search_space.device_data.intel import INTEL
 from search_space.errors import UnknownDevice
+from search_space.gpu_device import GpuDevice, as_gpu
 
 
 def test_archs() -> None:
@@ -64,17 +69,70 @@ def test_stored_devices_come_back() -> None:
     here = local_device()
     assert Device.from_json(here.to_json()) == here
     old = {"key": here.key, "l2_bytes": 12345, "sources": {"l2_bytes": "detected"}}
-    back = Device.from_json(old)
+    back = CpuDevice.from_json(old)
     assert back.l2_bytes == 12345
     assert back.ghz == here.ghz
     hash(here)
 
 
-def test_gpus_have_an_arch_but_no_numbers_yet() -> None:
+def test_a_gpu_has_its_products_numbers_and_its_keys_own() -> None:
+    a100 = Device.for_key("gpu-20b2-108sm-80g-p400")
+    assert isinstance(a100, GpuDevice)
+    assert (a100.kind, a100.arch.name, a100.sms, a100.memory_bytes) == ("cuda", "sm_80", 108, 80 * 2**30)
+    assert (a100.peak_gflops("bf16"), a100.peak_gflops("s8"), a100.peak_gflops("e4m3")) == (312e3, 624e3, 0)
+    assert (a100.memory_gbs(), a100.l2_bytes) == (2039, 40 * 2**20)
+    assert (a100.smem_block_bytes, a100.smem_sm_bytes) == (166912, 167936)
+    capped = Device.for_key("gpu-20b2-54sm-40g-p300")  # no MIG: fewer SMs, the same memory system
+    assert isinstance(capped, GpuDevice)
+    assert (capped.sms, capped.power_watts, capped.memory_gbs()) == (54, 300, 2039)
+    assert capped.peak_gflops("bf16") == 156e3
+
+
+def test_a_mig_instance_has_its_share() -> None:
+    mig = Device.for_key("gpu-20b2-14sm-10g-mig1g.10gb-p400")
+    assert isinstance(mig, GpuDevice)
+    assert mig.memory_gbs() == 2039 / 8
+    assert mig.l2_bytes == 5 * 2**20
+    assert mig.peak_gflops("f16") == 312e3 * 14 / 108
+
+
+def test_every_gpu_of_the_data_has_a_device_with_sane_numbers() -> None:
+    for pci, model in GPUS.items():
+        device = Device.for_key(f"gpu-{pci}-{model.sms}sm-{model.memory_gib}g-p{model.power_watts}")
+        assert isinstance(device, GpuDevice)
+        limits = device.arch.limits
+        assert device.name == model.name
+        assert limits.smem_block_bytes + limits.smem_reserved_bytes == limits.smem_sm_bytes
+        # A tensor core does 2^k operations a cycle and SM; data sheets round, and clocks differ by product.
+        rate = device.peak_gflops("f16") / device.sms / device.ghz
+        assert any(0.8 < rate / per_cycle < 1.05 for per_cycle in (512, 1024, 2048, 4096, 8192)), (pci, rate)
+        assert 0.2 < device.memory_gbs() / 1000 < 10
+        again = Device.from_json(json.loads(json.dumps(device.to_json())))
+        assert again == device
+        assert hash(again) == hash(device)
+
+
+def test_every_arch_has_a_typical_device() -> None:
+    for name in ARCHS:
+        device = Device.for_arch(name)
+        assert device.arch.name == name
+        assert Device.for_key(device.key) == device
+    with pytest.raises(FieldError, match="sm_80"):
+        Device.for_arch("sm_81")
+
+
+def test_a_gpu_without_data_is_told_by_its_id() -> None:
     assert arch_of_key("gpu-2335-132sm-141g-p700") == "sm_90a"
     assert arch_of_key("gpu-ffff-1sm-1g-p1") is None
     assert arch_of_key("cpu-amd-25-1-2c-x86-64-v3") == "x86-64-v3"
-    with pytest.raises(UnknownDevice, match="sm_90a"):
-        Device.for_key("gpu-2335-132sm-141g-p700")
+    with pytest.raises(UnknownDevice, match="PCI device id ffff"):
+        Device.for_key("gpu-ffff-1sm-1g-p1")
     with pytest.raises(FieldError):
         Device.for_key("my laptop")
+
+
+def test_the_kinds_are_told_apart() -> None:
+    with pytest.raises(TypeError, match="no CpuDevice"):
+        CpuDevice.for_key("gpu-2335-132sm-141g-p700")
+    with pytest.raises(TypeError, match="no GPU"):
+        as_gpu(local_device())
