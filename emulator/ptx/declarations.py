@@ -135,8 +135,9 @@ def param_list(cursor: Cursor) -> tuple[Param, ...]:
             cursor.fail("a parameter in a register (.reg) is not supported, .param is")
         cursor.expect(".param")
         found = declaration(cursor, param=True)
-        name = "" if cursor.word in (",", ")", "[") else cursor.identifier("the name of a parameter")
-        name = "" if name == "_" else name
+        name = ""
+        if not cursor.accept("_") and cursor.word not in (",", ")", "["):
+            name = cursor.identifier("the name of a parameter")
         if name in names:
             raise PtxError(f"two parameters are called '{name}'", line)
         names |= {name} if name else set()

@@ -68,7 +68,7 @@ class Operands:
             return self._address()
         if first == "{":
             return self._vector()
-        if first == "!":
+        if first == "!" and not cursor.words[cursor.position + 1][:1].isdigit():
             cursor.position += 1
             return Negated(self.register())
         return self._constant(word)

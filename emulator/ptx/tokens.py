@@ -81,7 +81,7 @@ class Cursor:
     def shown(self) -> str:
         """The next word for a message."""
         word = self.words[self.position]
-        return f"'{word[:60]}'" if word else "the end of the text"
+        return ascii(word[:60]) if word else "the end of the text"
 
     def fail(self, message: str) -> NoReturn:
         """PtxError at the line of the next word."""
@@ -102,6 +102,7 @@ def tokenize(text: str) -> Cursor:
     """The words of `text`. PtxError for a text above 64 MiB, an open comment or an open string."""
     if len(text) > MAX_TEXT:
         raise PtxError(f"the text has {len(text)} characters, at most {MAX_TEXT} are read")
+    text = text.rstrip("\0")  # NVRTC counts the end of its C string
     if "/" in text:
         text = _COMMENT.sub(_without_comment, text)
     words: list[str] = []
