@@ -139,9 +139,16 @@ class Client:
 
 
 def local_device_key() -> str | None:
-    """The key of the CPU at hand; None where no kernel of ours runs, and the service then picks."""
+    """The key of the only GPU at hand, without one that of the CPU; None where there are GPUs of several
+    kinds, or no kernel of ours runs, and the service then picks."""
     from rooftile.device import local_cpu
+    from rooftile.gpu_detect import local_gpus
 
+    try:
+        keys = {gpu.key for gpu in local_gpus()}
+        return keys.pop() if len(keys) == 1 else None
+    except DeviceError:
+        pass
     try:
         return local_cpu().key
     except DeviceError:

@@ -19,22 +19,30 @@ from rooftile.problem import Attention, Gemm, Problem
 if TYPE_CHECKING:
     from rooftile.baseline import Baseline
     from rooftile.cache import ArtifactCache
+    from rooftile.cuda_baseline import CudaBaseline
     from rooftile.http import Transport
+    from rooftile.launch.cuda import CudaKernel
     from rooftile.launch.x86 import X86Kernel
 
 
 class Kernel:
     """out = kernel(a, b, out=None, *, c, alpha, beta, bias, residual): the problem on arrays of its shapes.
 
-    level      exact, stale, foreign, bucket, default: a kernel of ours; baseline, none: numpy
+    level      exact, stale, foreign, bucket, default: a kernel of ours; baseline, none: the vendor's (numpy
+    on
+               a CPU, cuBLASLt on a GPU)
     reason     why that level
     best       the whole answer of the service
     fallbacks  calls that went to the Baseline because our kernel's plan could not do them
     """
 
-    def __init__(self, problem: Problem, best: Best, ours: X86Kernel | None) -> None:
+    def __init__(
+        self, problem: Problem, best: Best, ours: X86Kernel | CudaKernel | None, *, kind: str = "x86"
+    ) -> None:
+        """`kind` is that of the device: x86 or cuda."""
         if isinstance(problem, Attention):
-            raise LaunchError("attention has no CPU kernel and no Baseline on the CPU yet")
+            raise LaunchError("attention has no kernel and no Baseline yet")
+        self._kind = kind
         self.problem = problem
         self.best = best
         self.level = best.level
@@ -42,18 +50,30 @@ class Kernel:
         self.fallbacks = 0
         self.last_fallback: str | None = None
         self._ours = ours
-        self._made: Baseline | None = None
+        self._made: Baseline | CudaBaseline | None = None
         if ours is None:
             _ = self._baseline  # a dtype that numpy cannot hold is refused now, not at the first call
 
     @property
-    def _baseline(self) -> Baseline:
+    def _baseline(self) -> Baseline | CudaBaseline:
         if self._made is None:
-            from rooftile.baseline import Baseline
-
             assert isinstance(self.problem, Gemm)
-            self._made = Baseline(self.problem)
+            if self._kind == "cuda":
+                from rooftile.cuda_baseline import CudaBaseline
+
+                self._made = CudaBaseline(self.problem)
+            else:
+                from rooftile.baseline import Baseline
+
+                self._made = Baseline(self.problem)
         return self._made
+
+    def warm_up(self, device: int | None = None) -> None:
+        """On a GPU: load the kernel on a device (default: the current one) before the first call, so that
+        this may come from within the capture of a CUDA graph. On a CPU there is nothing to do."""
+        warm = getattr(self._ours, "warm_up", None)
+        if warm is not None:
+            warm(device)
 
     def __call__(
         self,
@@ -88,7 +108,8 @@ class Kernel:
                               scale_a=scale_a, scale_b=scale_b, stream=stream)  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.problem.title()}: {self.level}, {self.best.schedule_text or 'numpy'}>"
+        vendor = "cuBLASLt" if self._kind == "cuda" else "numpy"
+        return f"<Kernel {self.problem.title()}: {self.level}, {self.best.schedule_text or vendor}>"
 
 
 def load_kernel(
@@ -96,10 +117,10 @@ def load_kernel(
 ) -> Kernel:
     """The kernel of a lookup's answer, its bytes fetched, checked and loaded."""
     if best.artifact is None or best.launch is None:
-        return Kernel(problem, best, None)
+        return Kernel(problem, best, None, kind="cuda" if (best.device or "").startswith("gpu-") else "x86")
     plan = LaunchPlan.from_json(best.launch)
-    if plan.kind != "x86":
-        raise LaunchError(f"this client runs x86 kernels only, and the service's is for {plan.arch}")
+    if plan.kind == "cuda":
+        return _load_cuda(problem, best, plan, cache, transport)
     if best.pool is None:
         raise ArtifactError("the service names no thread pool for this kernel")
     if not isinstance(problem, Gemm):
@@ -119,6 +140,21 @@ def load_kernel(
     kernel_so = cache.path(best.artifact, plan.arch, fetch)
     pool = get_pool(pool_so, threads or cpu.cores)
     return Kernel(problem, best, X86Kernel(kernel_so, plan, pool, problem))
+
+
+def _load_cuda(
+    problem: Problem, best: Best, plan: LaunchPlan, cache: ArtifactCache, transport: Transport
+) -> Kernel:
+    if not isinstance(problem, Gemm):
+        raise LaunchError("attention has no launcher yet")
+    if best.artifact is None:
+        raise ArtifactError("the service names no cubin for this kernel")
+    from rooftile.launch.cuda import CudaKernel
+    from rooftile.launch.cuda_runtime import cupy_runtime
+
+    runtime = cupy_runtime()  # before anything is fetched: without CUDA it would be for nothing
+    path = cache.path(best.artifact, plan.arch, lambda sha256: transport.get_bytes(f"/v1/artifacts/{sha256}"))
+    return Kernel(problem, best, CudaKernel(path, plan, problem, runtime=runtime), kind="cuda")
 
 
 def runs_on(arch: str, cpu_arch: str) -> bool:

@@ -1,4 +1,6 @@
-"""Which modules run kernels? x86 (shared objects on a thread pool); operands and errors are theirs in common.
+"""Which modules run kernels? x86 (shared objects on a thread pool) and cuda (cubins through CuPy).
+
+Operands and errors are theirs in common.
 
 Nothing is imported here: a program that only talks to the service loads no launcher.
 """

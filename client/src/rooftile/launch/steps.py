@@ -26,7 +26,7 @@ _Pack = Callable[..., bytes]
 _Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
-def _packer(
+def packer(
     args: Sequence[ConcreteArg], slots: Mapping[str, int], first_constant: int
 ) -> tuple[_Pack, _Pick, list[int]]:
     """Packs one argument struct: pick(values + constants) gives what pack(*...) wants.
@@ -84,7 +84,7 @@ class Steps:
                 continue
             if step.threads > threads:
                 raise UnsuitableError(f"the plan wants {step.threads} threads, the pool has {threads}")
-            pack, pick, constants = _packer(step.args, by_name, len(slots))
+            pack, pick, constants = packer(step.args, by_name, len(slots))
             self._order.append((functions[step.entry], pick, pack, tuple(constants), step.threads))
         self._fills = [step for step in self._order if step[0] is None]
         self._launches = [step for step in self._order if step[0] is not None]
