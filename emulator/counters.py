@@ -1,0 +1,99 @@
+"""What did a run do, in the numbers that explain speed? Counted for each role, warp instruction by warp instruction.
+
+shared_requests, shared_wavefronts   requests of a warp to shared memory, and the passes over the 32 banks they
+                                     need: a pass serves each bank one 4-byte word (CUDA C++ Programming Guide,
+                                     shared memory); 8- and 16-byte accesses go by half and quarter warps.
+                                     bank_conflicts is what is over the least possible.
+global_requests, global_sectors      requests to global memory and the 32-byte sectors they touch
+bytes                                by path: global_to_shared, global_to_register, register_to_global,
+                                     shared_to_register, register_to_shared
+mma                                  matrix instructions by shape and type; mma_flops
+instructions                         warp instructions by class
+waits                                barriers and waits for copies, by kind
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+I64: TypeAlias = npt.NDArray[np.int64]
+
+SECTOR_BYTES = 32
+BANKS = 32
+
+
+class Counters:
+    """Sums of one run, by role."""
+
+    def __init__(self, roles: Mapping[str, range] | None, warps: int) -> None:
+        """`roles`: warps of a CTA by name; without any, all warps are `all`."""
+        self.names = tuple(roles) if roles else ("all",)
+        self._role = np.zeros(max(warps, 1), np.intp)
+        if roles:
+            for i, members in enumerate(roles.values()):
+                for warp in members:
+                    if warp < warps:
+                        self._role[warp] = i
+        self.warps = warps
+        self.sums: list[Counter[str]] = [Counter() for _ in self.names]
+
+    def add(self, name: str, warp: npt.NDArray[np.intp], amount: int | npt.NDArray[Any] = 1) -> None:
+        """`amount` (one number, or one for each) of `name` for warps (numbers within the wave)."""
+        if len(self.names) == 1:
+            total = int(amount) * len(warp) if isinstance(amount, int) else int(np.sum(amount))
+            self.sums[0][name] += total
+            return
+        role = self._role[warp % self.warps]
+        each = np.bincount(role, np.broadcast_to(amount, role.shape), len(self.names))
+        for i, n in enumerate(each):
+            if n:
+                self.sums[i][name] += int(n)
+
+    def shared(self, word_bytes: int, address: I64, row: npt.NDArray[np.intp], rows: int) -> I64:
+        """Passes over the banks that each of `rows` requests needs. `address` (n,) of accesses of `word_bytes`
+        bytes each, `row` (n,) the request they belong to. Accesses of a request come in lane order."""
+        words = max(word_bytes // 4, 1)
+        word = address[:, None] // 4 + np.arange(words)
+        # 4 bytes or less: the warp at once; 8: half warps; 16: quarter warps.
+        start = np.searchsorted(row, np.arange(rows))
+        within = np.arange(len(row)) - start[row]
+        phase = row * words + within // (32 // words)
+        key = (phase[:, None] * (1 << 40) + word).ravel()
+        key = np.unique(key)
+        slot = (key >> 40) * BANKS + (key & (BANKS - 1))
+        load = np.bincount(slot, minlength=rows * words * BANKS).reshape(rows, words, BANKS)
+        return load.max(axis=2).sum(axis=1)
+
+    @staticmethod
+    def sectors(address: I64, width: int, row: npt.NDArray[np.intp]) -> int:
+        """32-byte sectors that requests touch, all together."""
+        first = address // SECTOR_BYTES
+        last = (address + width - 1) // SECTOR_BYTES
+        key = (row.astype(np.int64) << 46) ^ first
+        if (first != last).any():
+            key = np.concatenate([key, (row.astype(np.int64) << 46) ^ last])
+        return len(np.unique(key))
+
+    def to_json(self) -> dict[str, Any]:
+        """{role: {name: number}}, names with a dot as nested objects."""
+        found: dict[str, Any] = {}
+        for role, sums in zip(self.names, self.sums, strict=True):
+            mine: dict[str, Any] = {}
+            for name in sorted(sums):
+                group, _, leaf = name.partition(".")
+                if leaf:
+                    mine.setdefault(group, {})[leaf] = sums[name]
+                else:
+                    mine[name] = sums[name]
+            found[role] = mine
+        return found
+
+    def merge(self, other: Counters) -> None:
+        """Add the sums of another wave or launch."""
+        for mine, its in zip(self.sums, other.sums, strict=True):
+            mine.update(its)

@@ -1,0 +1,232 @@
+"""What of a kernel is known before it runs: where its variables lie, its blocks of instructions, what it touches?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from emulator.errors import EmulatorError, PtxError
+from emulator.ptx.nodes import Address, Function, Instruction, Module, Place, Reg, Vector
+
+if TYPE_CHECKING:
+    from emulator.machine.wave import Step, Wave
+
+BITS = {
+    "pred": 1, "b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16,
+    "b32": 32, "u32": 32, "s32": 32, "f32": 32, "f16x2": 32, "bf16x2": 32, "tf32": 32,
+    "u16x2": 32, "s16x2": 32, "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64, "b128": 128,
+    "e4m3": 8, "e5m2": 8, "e4m3x2": 16, "e5m2x2": 16,
+}  # fmt: skip
+"""Width of every fundamental and packed type."""
+
+SPACES = ("global", "shared", "local", "const", "param")
+_ENDS = {"bra", "brx", "exit", "ret", "bar", "barrier", "trap", "call"}
+"""A block ends behind these."""
+_ORDERING = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio"}
+
+CLASSES: dict[str, str] = {
+    **dict.fromkeys(("mma", "wmma", "wgmma", "tcgen05"), "matrix"),
+    **dict.fromkeys(("ld", "ldu", "ldmatrix", "prefetch", "prefetchu"), "load"),
+    **dict.fromkeys(("st", "stmatrix", "red", "atom"), "store"),
+    "cp": "copy",
+    **dict.fromkeys(("bar", "barrier", "fence", "membar", "mbarrier"), "sync"),
+    **dict.fromkeys(("bra", "brx", "exit", "ret", "call", "trap"), "branch"),
+    "cvt": "convert", "cvta": "integer", "mov": "move",
+    **dict.fromkeys(("shfl", "vote", "match", "redux", "activemask", "elect"), "warp"),
+    **dict.fromkeys(("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"), "special"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    """Instructions start to end - 1, run together: the steps, then `finish`, which says where to go on."""
+
+    start: int
+    end: int
+    steps: tuple[Step, ...]
+    finish: Step
+    classes: tuple[tuple[str, int], ...]
+
+    @property
+    def length(self) -> int:
+        """How many instructions."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a variable lies: its space, and the offset of its first byte in it."""
+
+    space: str
+    offset: int
+    size: int
+
+
+class Kernel:
+    """One entry of a module, made ready to run. Blocks are decoded when first reached."""
+
+    def __init__(self, module: Module, function: Function) -> None:
+        self.module = module
+        self.function = function
+        self.body = function.body
+        for reg in function.registers:
+            if reg.type not in BITS or BITS[reg.type] == 128:
+                raise PtxError(f"registers of type .{reg.type} are not known here", function.line)
+        self.register_bits = [BITS[reg.type] for reg in function.registers]
+        self._blocks: dict[int, Block] = {}
+        self._starts = set(function.labels.values())
+        self._place_variables()
+
+    # -- memory -----------------------------------------------------------------------------------------
+
+    def _place_variables(self) -> None:
+        """Shared variables one after the other, extern ones (dynamic) behind all others, as ptxas does."""
+        found: dict[str, Location] = {}
+        variables = (*self.module.variables, *self.function.variables)
+        shared = [v for v in variables if v.space == "shared"]
+        widest = max((v.align for v in shared), default=16)
+        widest = max(widest, 16)
+        # A base that is a multiple of what was declared, and of no more: nothing else may be relied on.
+        base = -(-1024 // widest) * widest
+        self.shared_base = base + widest if base % (2 * widest) == 0 else base
+        at = 0
+        for v in shared:
+            if not v.extern:
+                at += -at % v.align
+                found[v.name] = Location("shared", at, v.size)
+                at += v.size
+        self.static_shared_bytes = at
+        dynamic = max((v.align for v in shared if v.extern), default=16)
+        at += -at % max(dynamic, 16)
+        self.dynamic_start = at
+        for v in shared:
+            if v.extern:
+                found[v.name] = Location("shared", at, 0)
+        local = 0
+        for v in variables:
+            if v.space == "local":
+                local += -local % v.align
+                found[v.name] = Location("local", local, v.size)
+                local += v.size
+        self.local_bytes = local + (-local % 16)
+        for p in self.function.params:
+            found[p.name] = Location("param", p.offset, p.size)
+        self.variables = found
+        self.module_data = [v for v in variables if v.space in ("const", "global")]
+
+    def shared_bytes(self, dynamic: int) -> int:
+        """Of a CTA that is given `dynamic` bytes at launch."""
+        return self.dynamic_start + dynamic if dynamic else self.static_shared_bytes
+
+    @cached_property
+    def orders_ctas(self) -> bool:
+        """Whether some instruction can order CTAs among each other: strong or atomic accesses that may be of
+        global memory."""
+        return any(
+            (i.opcode in ("atom", "red") or (i.opcode in ("ld", "st") and _ORDERING & set(i.modifiers)))
+            and "shared" not in "".join(i.modifiers)
+            for i in self.body
+        )
+
+    @cached_property
+    def shared_granule(self) -> int:
+        """Bytes of the narrowest access to shared memory."""
+        return self._narrowest("shared")
+
+    @cached_property
+    def global_granule(self) -> int:
+        """Bytes of the narrowest access to global memory."""
+        return self._narrowest("global")
+
+    def _narrowest(self, space: str) -> int:
+        least = 16
+        for i in self.body:
+            names = [m.split("::")[0] for m in i.modifiers]
+            if i.opcode in ("ld", "st", "atom", "red", "ldu"):
+                spaces = [m for m in names if m in SPACES]
+                if spaces and spaces[0] != space:
+                    continue
+                kind = i.modifiers[-1]
+                width = BITS.get(kind, 8) // 8
+                if "v2" in names or "v4" in names or "v8" in names:
+                    width *= int(next(m for m in names if m in ("v2", "v4", "v8"))[1:])
+                least = min(least, max(width, 1))
+            elif i.opcode == "cp" and "async" in names and len(i.operands) >= 3:
+                size = i.operands[2]
+                least = min(least, getattr(size, "value", 4))
+            elif i.opcode == "wmma":
+                least = min(least, 4 if i.modifiers[-1] in ("f32", "s32") else 2)
+        return least
+
+    # -- code -------------------------------------------------------------------------------------------
+
+    def block(self, start: int) -> Block:
+        """The block that begins at an instruction."""
+        known = self._blocks.get(start)
+        if known is None:
+            known = self._blocks[start] = self._decode(start)
+        return known
+
+    def _decode(self, start: int) -> Block:
+        from emulator.machine.decode import decode, decode_end
+
+        steps: list[Step] = []
+        classes: Counter[str] = Counter()
+        at = start
+        finish: Step | None = None
+        while at < len(self.body):
+            instruction = self.body[at]
+            classes["instructions." + CLASSES.get(instruction.opcode, _class_of(instruction))] += 1
+            if ends_block(instruction):
+                finish = decode_end(self, instruction, at)
+                at += 1
+                break
+            steps.append(decode(self, instruction, at))
+            at += 1
+            if at in self._starts:
+                break
+        if finish is None:
+            finish = _fall_through(at, len(self.body), self)
+        return Block(start, at, tuple(steps), finish, tuple(classes.items()))
+
+    # -- places -----------------------------------------------------------------------------------------
+
+    def chain(self, site: int) -> list[Place]:
+        """Source lines of an instruction, outermost (in the kernel itself) first."""
+        place = self.body[site].place if 0 <= site < len(self.body) else None
+        found: list[Place] = []
+        while place is not None and len(found) < 64:
+            found.append(place)
+            place = place.inlined_at
+        return found[::-1]
+
+    def where(self, site: int) -> str:
+        """An instruction's place for people: `gemm.cu:12 > tile.cuh:40`, or its PTX line."""
+        chain = self.chain(site)
+        if not chain:
+            return f"PTX line {self.body[site].line}" if 0 <= site < len(self.body) else "an unknown place"
+        return " > ".join(f"{p.file.rsplit('/', 1)[-1]}:{p.line}" for p in chain)
+
+
+def ends_block(i: Instruction) -> bool:
+    """Whether the threads' way on is known only after this instruction."""
+    return i.opcode in _ENDS and not (i.opcode == "bar" and "warp" in i.modifiers)
+
+
+def _class_of(i: Instruction) -> str:
+    last = i.modifiers[-1] if i.modifiers else ""
+    return "float" if last in ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64") else "integer"
+
+
+def _fall_through(at: int, end: int, kernel: Kernel) -> Callable[[Wave], None]:
+    if at >= end:
+        from emulator.machine.decode import exit_threads
+
+        return lambda w: exit_threads(w, end - 1)
+    return lambda w: w.jump(at)
+
+
+__all__ = ["BITS", "Address", "Block", "EmulatorError", "Kernel", "Location", "Reg", "Vector", "ends_block"]

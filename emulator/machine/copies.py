@@ -1,0 +1,144 @@
+"""Which cp.async copies are under way, and when do their bytes land?
+
+A copy's bytes may land at any moment between its issue and the wait that covers it (PTX ISA, cp.async). Which
+moment is the order's choice: at once, as late as can be, or by chance; touching them in between is a race
+whatever the choice. Groups are counted for each thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.report import FaultKind
+
+if TYPE_CHECKING:
+    from emulator.checks.clocks import Index
+    from emulator.machine.wave import Wave
+
+
+@dataclass
+class Issue:
+    """The copies that one instruction issued for some threads. All arrays are (n, ...)."""
+
+    site: int
+    warp: Index
+    lane: Index
+    group: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    """Into the data of shared memory."""
+    granule: Index
+    """(n, g)"""
+    data: npt.NDArray[np.uint8]
+    """(n, bytes), zero-filled where the source was short."""
+    landed: npt.NDArray[np.bool_]
+
+    def keep(self, which: npt.NDArray[np.bool_]) -> None:
+        """Forget the others."""
+        for name in ("warp", "lane", "group", "offset", "granule", "data", "landed"):
+            setattr(self, name, getattr(self, name)[which])
+
+
+class Copies:
+    """Of all threads of a wave."""
+
+    def __init__(self, wave: Wave) -> None:
+        self._wave = wave
+        self._group = np.zeros((wave.count, 32), np.int32)
+        """The group that a thread's next copy belongs to: as many as it has committed."""
+        self._under_way: list[Issue] = []
+
+    def issue(self, made: Issue) -> None:
+        """Copies begin; `group` is filled in here."""
+        w = self._wave
+        made.group = self._group[made.warp, made.lane]
+        kind = w.order.kind
+        if kind == "early":
+            now = np.ones(len(made.warp), np.bool_)
+        elif kind == "random":
+            now = w.rng.random(len(made.warp)) < 0.4
+        else:
+            now = np.zeros(len(made.warp), np.bool_)
+        self._land(made, now)
+        self._under_way.append(made)
+
+    def commit(self) -> None:
+        """The active lanes close a group."""
+        w = self._wave
+        row, lane = w.active()
+        self._group[w.warps[row], lane] += 1
+
+    def wait(self, pending: int | None, site: int) -> None:
+        """The active lanes wait until at most `pending` of their groups are under way; None: until everything
+        they issued has landed, committed or not."""
+        w = self._wave
+        w.counters.add("waits.copies", w.warps)
+        if not self._under_way:
+            return
+        awaited = np.zeros((w.count, 32), np.bool_)
+        row, lane = w.active()
+        awaited[w.warps[row], lane] = True
+        left = []
+        # In the order of their groups: of two copies to the same bytes the later one must win.
+        for made in self._under_way:
+            mine = awaited[made.warp, made.lane]
+            if pending is not None:
+                mine &= made.group < self._group[made.warp, made.lane] - pending
+            if mine.any():
+                self._land(made, mine & ~made.landed)
+                warp, lanes, granule = made.warp[mine], made.lane[mine], made.granule[mine]
+                w.shared_shadow.land(granule, warp, lanes, made.site)
+                made.keep(~mine)
+            if w.order.kind == "random" and len(made.warp):
+                self._land(made, ~made.landed & (w.rng.random(len(made.warp)) < 0.3))
+            if len(made.warp):
+                left.append(made)
+        self._under_way = left
+
+    def _land(self, made: Issue, which: npt.NDArray[np.bool_]) -> None:
+        if not which.any():
+            return
+        w = self._wave
+        store(w.shared.data, made.offset[which], made.data[which])
+        made.landed |= which
+
+    def exited(self, site: int) -> None:
+        """The active lanes end: nothing of theirs may be under way."""
+        w = self._wave
+        if not self._under_way:
+            return
+        row, lane = w.active()
+        ending = np.zeros((w.count, 32), np.bool_)
+        ending[w.warps[row], lane] = True
+        for made in self._under_way:
+            mine = ending[made.warp, made.lane]
+            if mine.any():
+                first = int(np.nonzero(mine)[0][0])
+                w.launch.fault(
+                    w, FaultKind.OUTSTANDING_WORK, site,
+                    f"it ends while its copy to shared memory from {w.kernel.where(made.site)} is not waited for",
+                    warp=int(made.warp[first]), lane=int(made.lane[first]),
+                )  # fmt: skip
+                made.keep(~mine)
+        self._under_way = [made for made in self._under_way if len(made.warp)]
+
+
+def store(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], values: npt.NDArray[np.uint8]) -> None:
+    """Write rows of bytes `values` (n, bytes) at `offset` (n,)."""
+    width = values.shape[1]
+    unit = 4 if width % 4 == 0 and not (offset & 3).any() else 2 if width % 2 == 0 and not (offset & 1).any() else 1
+    words: Any = np.dtype(f"u{unit}")
+    view = data.view(words)
+    index = (offset // unit)[:, None] + np.arange(width // unit)
+    view[index] = np.ascontiguousarray(values).view(words)
+
+
+def load(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
+    """Rows of `width` bytes at `offset` (n,)."""
+    unit = 4 if width % 4 == 0 and not (offset & 3).any() else 2 if width % 2 == 0 and not (offset & 1).any() else 1
+    words: Any = np.dtype(f"u{unit}")
+    index = (offset // unit)[:, None] + np.arange(width // unit)
+    return data.view(words)[index].view(np.uint8)

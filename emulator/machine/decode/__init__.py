@@ -1,0 +1,133 @@
+"""Which step does an instruction become?
+
+One table from opcode to the function that reads the operands once and gives a closure over them; running an
+instruction is then one call. context.py: operands; alu.py: arithmetic; memory.py, copies.py; warp.py: between lanes;
+matrix.py: tensor cores; control.py: what ends a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from emulator.errors import PtxError
+from emulator.kernel import Kernel
+from emulator.machine.decode import alu, control, copies, matrix, memory, warp
+from emulator.machine.decode.context import Context, Reader
+from emulator.machine.decode.control import exit_threads
+from emulator.machine.wave import WARP, Step, Wave
+from emulator.ptx.nodes import Instruction
+
+_TABLE: dict[str, Callable[[Context], Step]] = {
+    **dict.fromkeys(alu.OPCODES, alu.arithmetic),
+    "mov": alu.move,
+    "setp": alu.compare,
+    "cvt": alu.convert,
+    "selp": alu.select,
+    "ld": memory.load,
+    "ldu": memory.load,
+    "st": memory.store,
+    "atom": memory.atomic,
+    "red": memory.atomic,
+    "fence": memory.fence,
+    "membar": memory.fence,
+    "prefetch": memory.prefetch,
+    "prefetchu": memory.prefetch,
+    "cvta": memory.convert_address,
+    "isspacep": memory.is_space,
+    "cp": copies.copy,
+    "shfl": warp.shuffle,
+    "vote": warp.vote,
+    "match": warp.match,
+    "redux": warp.reduce,
+    "activemask": warp.active_mask,
+    "elect": warp.elect,
+    "bar": warp.sync,
+    "ldmatrix": matrix.load_matrix,
+    "stmatrix": matrix.store_matrix,
+    "movmatrix": matrix.move_matrix,
+    "mma": matrix.multiply,
+    "wmma": matrix.wmma,
+    "nanosleep": memory.prefetch,
+    "pmevent": memory.prefetch,
+}
+_ENDS: dict[str, Callable[[Context], Step]] = {
+    "bra": control.branch,
+    "brx": control.branch_indexed,
+    "exit": control.leave,
+    "ret": control.leave,
+    "trap": control.trap,
+    "call": control.call,
+    "bar": control.barrier,
+    "barrier": control.barrier,
+}
+_LATER = {
+    "wgmma": "sm_90a", "tcgen05": "sm_100a", "mbarrier": "sm_90", "setmaxnreg": "sm_90a", "mapa": "sm_90",
+    "griddepcontrol": "sm_90", "getctarank": "sm_90", "tensormap": "sm_90", "clusterlaunchcontrol": "sm_100",
+    "multimem": "sm_90", "createpolicy": "sm_80",
+}  # fmt: skip
+
+
+def decode(kernel: Kernel, instruction: Instruction, site: int) -> Step:
+    """The step of an instruction inside a block. PtxError, with its line, where it is not known."""
+    c = Context(kernel, instruction, site)
+    build = _TABLE.get(instruction.opcode)
+    if build is None:
+        raise _unknown(c)
+    step = _built(c, build)
+    if instruction.guard is None:
+        return step
+    return guarded(step, c.predicate(instruction.guard), instruction.negated)
+
+
+def decode_end(kernel: Kernel, instruction: Instruction, site: int) -> Step:
+    """The step that ends a block, and says where its threads go on."""
+    c = Context(kernel, instruction, site)
+    build = _ENDS.get(instruction.opcode)
+    if build is None:
+        raise _unknown(c)
+    return _built(c, build)
+
+
+def _built(c: Context, build: Callable[[Context], Step]) -> Step:
+    try:
+        return build(c)
+    except PtxError:
+        raise
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration, NotImplementedError) as e:
+        # Operands of a form that no reader of this instruction thought of: malformed, as far as we know it.
+        raise c.error(f"malformed or unknown form ({type(e).__name__}: {e})") from e
+
+
+def _unknown(c: Context) -> PtxError:
+    since = _LATER.get(c.i.opcode)
+    return c.error(f"the emulator does not know {c.i.opcode} yet" + (f" ({since} and up)" if since else ""))
+
+
+def guarded(step: Step, read: Reader, negated: bool) -> Step:
+    """The step for those lanes only whose predicate says so."""
+
+    def run(w: Wave) -> None:
+        wanted = np.broadcast_to(read(w), (w.rows, WARP))
+        if negated:
+            wanted = ~wanted
+        mask, idx, warps, rows = w.mask, w.idx, w.warps, w.rows
+        active = wanted if mask is None else wanted & mask
+        some = active.any(axis=1)
+        if not some.any():
+            return
+        try:
+            if not some.all():
+                active = active[some]
+                w.idx = w.warps = warps[some]
+                w.rows = len(w.idx)
+            w.mask = None if active.all() else active
+            step(w)
+        finally:
+            w.mask, w.idx, w.warps, w.rows = mask, idx, warps, rows
+
+    return run
+
+
+__all__ = ["decode", "decode_end", "exit_threads", "guarded"]

@@ -1,0 +1,296 @@
+"""How does one launch run: its CTAs in waves, its faults collected, its memory watched?"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.checks.clocks import Clocks
+from emulator.checks.shadow import Shadow
+from emulator.counters import Counters
+from emulator.kernel import Block, Kernel
+from emulator.machine.memory import Buffer, GlobalMemory
+from emulator.machine.wave import AT_CONVERGE, EXITED, Stop, Wave
+from emulator.report import Fault, FaultKind, Limits, Order, Region
+
+if TYPE_CHECKING:
+    from emulator.kernel import Location
+
+# Warps that run together at most: more make the arrays leave the cache, fewer make them not worth a call.
+RESIDENT_WARPS = 192
+
+
+@dataclass
+class Watch:
+    """What all launches of a plan share: memory with its shadows, faults, limits, counters."""
+
+    memory: GlobalMemory
+    order: Order
+    limits: Limits
+    regions: Sequence[Region]
+    roles: Mapping[str, range] | None
+    sm_count: int
+    granule: int
+    stop_at_first: bool
+    counting: bool = True
+    faults: dict[tuple[Any, ...], Fault] = field(default_factory=dict)
+    shadows: dict[str, Shadow] = field(default_factory=dict)
+    counters: Counters | None = None
+    instructions: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def buffer_granule(self, buffer: Buffer) -> int:
+        """Bytes of a watched piece of a buffer: no access may straddle two."""
+        base = buffer.base & -buffer.base
+        return math.gcd(self.granule, base, *(buffer.run_bytes,) if buffer.run_bytes else ())
+
+    def shadow(self, buffer: Buffer) -> Shadow | None:
+        """The watch over a buffer that is written; inputs need none."""
+        return self.shadows.get(buffer.name)
+
+    def watch(self, buffer: Buffer, written: bool) -> None:
+        """Begin to watch."""
+        granules = buffer.data.size // self.buffer_granule(buffer) + 1
+        self.shadows[buffer.name] = Shadow(granules, 0, Clocks(1, 1, True), written)
+
+
+class Launching:
+    """One launch of one kernel."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        watch: Watch,
+        step: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        dynamic_bytes: int,
+        params: bytes,
+    ) -> None:
+        self.kernel = kernel
+        self.watch = watch
+        self.memory = watch.memory
+        self.order = watch.order
+        self.roles = watch.roles
+        self.sm_count = watch.sm_count
+        self.counting = watch.counting
+        self.step = step
+        self.grid = grid
+        self.block = block
+        self.dynamic_bytes = dynamic_bytes
+        self.shared_bytes = kernel.shared_bytes(dynamic_bytes)
+        self.params = params
+        self.param_data = np.frombuffer(params + bytes(-len(params) % 16 + 16), np.uint8)
+        self.symbols: dict[str, int] = {}
+
+    @property
+    def instructions(self) -> int:
+        """Warp instructions of the whole plan so far."""
+        return self.watch.instructions
+
+    @instructions.setter
+    def instructions(self, value: int) -> None:
+        self.watch.instructions = value
+
+    def run(self) -> None:
+        """All CTAs, wave after wave. Stop is raised where the run is over."""
+        x, y, z = self.grid
+        total = x * y * z
+        bx, by, bz = self.block
+        per_cta = -(-bx * by * bz // 32)
+        resident = max(1, RESIDENT_WARPS // per_cta)
+        old = np.seterr(all="ignore")
+        try:
+            for first in range(0, total, resident):
+                wave = Wave(self, self.kernel, range(first, min(first + resident, total)))
+                for shadow in self.watch.shadows.values():
+                    shadow.settle(wave.clocks)
+                try:
+                    wave.run()
+                finally:
+                    if self.watch.counters is None:
+                        self.watch.counters = wave.counters
+                    else:
+                        self.watch.counters.merge(wave.counters)
+        finally:
+            np.seterr(**old)
+
+    # -- for the instructions -----------------------------------------------------------------------------
+
+    def shadow(self, buffer: Buffer) -> Shadow | None:
+        """See Watch."""
+        return self.watch.shadow(buffer)
+
+    def granule(self, buffer: Buffer) -> int:
+        """See Watch."""
+        return self.watch.buffer_granule(buffer)
+
+    def key(self, w: Wave, space: str, address: int, row: int) -> int:
+        """One number for a word in memory, whichever CTA names it."""
+        if space == "shared":
+            return -1 - (int(w.cta_of[w.warps[row]]) << 32) - address
+        return address
+
+    def area(self, offset: int) -> tuple[str | None, int | None, str]:
+        """(buffer, stage, text) for a byte of a CTA's shared memory."""
+        inner = offset - self.kernel.dynamic_start
+        if inner >= 0:
+            for region in self.watch.regions:
+                at = inner - region.offset
+                if 0 <= at < region.stage_bytes * region.stages:
+                    stage, byte = divmod(at, region.stage_bytes)
+                    where = f"{region.name} stage {stage}" if region.stages > 1 else region.name
+                    return region.name, stage if region.stages > 1 else None, f"{where} byte {byte}"
+            return None, None, f"dynamic byte {inner}"
+        for name, location in self.kernel.variables.items():
+            if location.space == "shared" and 0 <= offset - location.offset < location.size:
+                return name, None, f"{name} byte {offset - location.offset}"
+        return None, None, f"byte {offset}"
+
+    def cta_name(self, w: Wave, cta: int) -> str:
+        """`(1, 0, 0)`."""
+        return str(self._cta(w, cta))
+
+    def _cta(self, w: Wave, cta: int) -> tuple[int, int, int]:
+        x, y, _ = self.grid
+        linear = int(w.ctas[cta])
+        return linear % x, linear // x % y, linear // (x * y)
+
+    # -- trouble --------------------------------------------------------------------------------------------
+
+    def fault(
+        self,
+        w: Wave,
+        kind: FaultKind,
+        site: int,
+        text: str,
+        *,
+        row: int | None = None,
+        warp: int | None = None,
+        lane: int | None = None,
+        buffer: str | None = None,
+        stage: int | None = None,
+        other_site: int | None = None,
+    ) -> None:
+        """Write an accusation down, once for each place; `row` of the group, or `warp` of the wave. Raises Stop
+        where the first is enough."""
+        known = self.watch.faults.get((kind, self.step, site, buffer))
+        if known is not None:
+            self.watch.faults[(kind, self.step, site, buffer)] = replace(known, count=known.count + 1)
+            return
+        if warp is None and row is not None:
+            warp = int(w.warps[row])
+        cta = None if warp is None else self._cta(w, int(w.cta_of[warp]))
+        who = ""
+        if warp is not None:
+            at = "" if lane is None or lane >= 32 else f" lane {lane}"
+            who = f"warp {warp % w.per_cta}{at} of CTA {cta}: "
+        chain = self.kernel.chain(site)
+        others = self.kernel.chain(other_site) if other_site is not None and other_site >= 0 else []
+        body = self.kernel.body
+        self.watch.faults[(kind, self.step, site, buffer)] = Fault(
+            kind=kind,
+            message=f"{self.kernel.where(site)}: {who}{text}",
+            file=chain[0].file if chain else None,
+            line=chain[0].line if chain else None,
+            ptx_line=body[site].line if 0 <= site < len(body) else None,
+            step=self.step,
+            cta=cta,
+            warp=None if warp is None else warp % w.per_cta,
+            lane=None if lane is None or lane >= 32 else lane,
+            buffer=buffer,
+            stage=stage,
+            other_line=others[0].line if others else None,
+        )
+        if self.watch.stop_at_first:
+            raise Stop
+
+    def check_limits(self, block: Block) -> None:
+        """Give up where instructions or seconds are used up."""
+        watch = self.watch
+        spent = time.monotonic() - watch.started
+        if watch.instructions <= watch.limits.instructions and spent <= watch.limits.seconds:
+            return
+        which = (
+            f"{watch.limits.instructions} warp instructions"
+            if watch.instructions > watch.limits.instructions
+            else f"{watch.limits.seconds:g} s"
+        )
+        place = self.kernel.where(block.start)
+        chain = self.kernel.chain(block.start)
+        watch.faults[(FaultKind.LIMIT,)] = Fault(
+            FaultKind.LIMIT,
+            f"it did not end within {which}; it is at {place}",
+            file=chain[0].file if chain else None,
+            line=chain[0].line if chain else None,
+            ptx_line=self.kernel.body[block.start].line,
+            step=self.step,
+        )
+        raise Stop
+
+    def deadlock(self, w: Wave) -> None:
+        """Nothing can run: tell who waits for what."""
+        told = w.barriers.describe()
+        first = next(iter(np.argwhere(w.status != EXITED)), None)
+        site = 0 if first is None else int(w.pc[tuple(first)]) - 1
+        if w.status[tuple(first)] == AT_CONVERGE if first is not None else False:
+            site += 1
+        warp = None if first is None else int(first[0])
+        ended = (w.status == EXITED).all(axis=1)
+        more = f"; {int(ended.sum())} of {w.count} warps have ended" if ended.any() else ""
+        text = "no thread can go on. " + "; ".join(told[:4]) + more
+        self.fault(w, FaultKind.DEADLOCK, max(site, 0), text, warp=warp)
+        raise Stop
+
+    def divergence(self, w: Wave, waiting: npt.NDArray[np.bool_]) -> None:
+        """Lanes wait at an instruction for lanes that will not come."""
+        warp = int(np.nonzero(waiting.any(axis=1))[0][0])
+        lanes = np.nonzero(waiting[warp])[0]
+        site = int(w.pc[warp, lanes[0]])
+        here = waiting[warp] & (w.pc[warp] == site)
+        rest = ~here & w.exists[warp]
+        ended = int((w.status[warp][rest] == EXITED).sum())
+        elsewhere = sorted({w.kernel.where(int(p) - 1) for p in w.pc[warp][rest & (w.status[warp] != EXITED)]})
+        why = [f"{ended} have ended"] if ended else []
+        why += [f"others are at {', '.join(elsewhere[:3])}"] if elsewhere else []
+        body = w.kernel.body[site]
+        name = ".".join((body.opcode, *body.modifiers))
+        self.fault(
+            w, FaultKind.DIVERGENCE, site,
+            f"{name} is for the whole warp, but only {int(here.sum())} of its {int(w.exists[warp].sum())} lanes come"
+            f" ({'; '.join(why)})", warp=warp,
+        )  # fmt: skip
+        raise Stop
+
+
+def symbols_of(kernel: Kernel, memory: GlobalMemory, watch: Watch) -> dict[str, int]:
+    """Variables of the module in global and constant memory, given buffers of their own."""
+    found: dict[str, int] = {}
+    made: list[tuple[Any, Buffer]] = []
+    for v in kernel.module_data:
+        name = f"variable {v.name}"
+        known = next((b for b in memory.buffers if b.name == name), None)
+        if known is None:
+            known = Buffer.of(name, memory.next_slot, (max(v.size, 1),), (1,), 1, v.space == "global")
+            data = v.data or b""
+            known.data[: len(data)] = np.frombuffer(data, np.uint8)
+            memory.add(known)
+            made.append((v, known))
+            if v.space == "global":
+                watch.watch(known, written=True)
+        found[v.name] = known.base
+    for v, buffer in made:
+        for r in v.relocations:
+            value = found.get(r.symbol.name, 0) + r.symbol.offset
+            at = slice(r.offset, r.offset + r.size)
+            buffer.data[at] = np.frombuffer(value.to_bytes(8, "little")[: r.size], np.uint8)
+    return found
+
+
+__all__ = ["Launching", "Location", "Watch", "symbols_of"]

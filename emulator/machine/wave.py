@@ -1,0 +1,335 @@
+"""Which threads are resident, what do their registers hold, and who runs next?
+
+A wave is the CTAs that are on the device at once. Threads of all its warps that are at the same instruction are
+run together, as one numpy operation over (warps, 32) arrays: that is what makes it quick. Every lane has its own
+program counter; lanes of a warp that went different ways come together again because the least program counter
+runs first, and because an instruction for a whole warp waits for the lanes it names.
+
+Register arrays are never changed in place: a write makes a new one, so a `mov` may hand on the array itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.checks.clocks import Clocks
+from emulator.checks.shadow import Shadow
+from emulator.counters import Counters
+from emulator.machine.memory import SharedMemory
+from emulator.report import FaultKind, Order
+
+if TYPE_CHECKING:
+    from emulator.kernel import Block, Kernel
+    from emulator.machine.copies import Copies
+    from emulator.machine.launch import Launching
+
+Array: TypeAlias = npt.NDArray[Any]
+Index: TypeAlias = npt.NDArray[np.intp]
+
+WARP = 32
+RUN, AT_BARRIER, AT_CONVERGE, EXITED = 0, 1, 2, 3
+_FAR = np.iinfo(np.int32).max
+_PATIENCE = 256
+"""Turns that one place may take in a row while lanes elsewhere wait for theirs: it may be a loop that waits for them."""
+
+GARBAGE = {
+    "pred": np.bool_(True),
+    8: np.uint8(0xFF),
+    16: np.uint16(0x7FFF),
+    32: np.uint32(0x7FFFDEAD),
+    64: np.uint64(0x7FFFDEADDEADDEAD),
+}
+"""What registers hold that nobody wrote: NaN, or an address far from everything."""
+
+
+class Stop(Exception):  # ends a run, for whoever asked for the first fault only or a limit
+    """The run is over; the faults say why."""
+
+
+class Converge(Exception):  # caught by the wave: the lanes wait for the others of their warps
+    """Lanes that the instruction at `site` wants are elsewhere."""
+
+    def __init__(self, site: int) -> None:
+        super().__init__()
+        self.site = site
+
+
+class Wave:
+    """The state of resident CTAs, and the loop that runs them."""
+
+    def __init__(self, launch: Launching, kernel: Kernel, ctas: Sequence[int]) -> None:
+        from emulator.machine.barriers import Barriers
+        from emulator.machine.copies import Copies
+
+        self.launch = launch
+        self.kernel = kernel
+        self.order: Order = launch.order
+        self.rng = np.random.default_rng((launch.order.seed, launch.step, ctas[0] if len(ctas) else 0))
+        bx, by, bz = launch.block
+        threads = bx * by * bz
+        self.per_cta = -(-threads // WARP)
+        self.ctas = np.asarray(ctas)
+        self.count = len(ctas) * self.per_cta
+        count = self.count
+        self.all_warps: Index = np.arange(count)
+        self.cta_of: Index = self.all_warps // self.per_cta
+
+        tid = (np.arange(self.per_cta * WARP).reshape(1, self.per_cta, WARP)).repeat(len(ctas), 0)
+        tid = tid.reshape(count, WARP)
+        exists = tid < threads
+        self.exists = exists
+        gx, gy, _ = launch.grid
+        linear = self.ctas[self.cta_of]
+        self.special: dict[str, Array] = {
+            "%tid.x": (tid % bx).astype(np.uint32),
+            "%tid.y": (tid // bx % by).astype(np.uint32),
+            "%tid.z": (tid // (bx * by)).astype(np.uint32),
+            "%laneid": np.broadcast_to(np.arange(WARP, dtype=np.uint32), (count, WARP)),
+            "%warpid": _column(self.all_warps % self.per_cta),
+            "%ctaid.x": _column(linear % gx),
+            "%ctaid.y": _column(linear // gx % gy),
+            "%ctaid.z": _column(linear // (gx * gy)),
+            "%smid": _column(linear % max(launch.sm_count, 1)),
+        }
+        lanes = np.arange(WARP, dtype=np.uint64)
+        for name, bits in (
+            ("eq", 1 << lanes), ("lt", (1 << lanes) - 1), ("le", (2 << lanes) - 1),
+            ("ge", 0xFFFFFFFF - ((1 << lanes) - 1)), ("gt", 0xFFFFFFFF - ((2 << lanes) - 1)),
+        ):  # fmt: skip
+            self.special[f"%lanemask_{name}"] = np.broadcast_to(
+                (bits & np.uint64(0xFFFFFFFF)).astype(np.uint32), (count, WARP)
+            )
+
+        self.pc = np.zeros((count, WARP), np.int32)
+        self.status = np.where(exists, RUN, EXITED).astype(np.uint8)
+        self.registers: list[Array | None] = [None] * len(kernel.function.registers)
+        self.local: npt.NDArray[np.uint8] | None = None
+        self.shared = SharedMemory(len(ctas), launch.shared_bytes, kernel.shared_base)
+        self.clocks = Clocks(len(ctas), self.per_cta, kernel.orders_ctas)
+        granules = self.shared.data.size // kernel.shared_granule + 1
+        self.shared_shadow = Shadow(granules, self.per_cta, self.clocks, written=False)
+        self.copies: Copies = Copies(self)
+        self.barriers = Barriers(self)
+        self.counters = Counters(launch.roles, self.per_cta)
+        self.cycle = 0
+
+        # The group that runs now: rows are its warps.
+        self.idx: Index | None = None
+        self.mask: npt.NDArray[np.bool_] | None = None
+        self.rows = count
+        self.warps: Index = self.all_warps
+        self.lanes_full = np.tile(np.arange(WARP), count)
+        self.rows_full = np.repeat(self.all_warps, WARP)
+        self._turns: dict[int, int] = {}
+        self._stuck = b""
+
+    # -- registers ----------------------------------------------------------------------------------------
+
+    def get(self, index: int) -> Array:
+        """The register's value in the group's rows."""
+        value = self.registers[index]
+        if value is None:
+            value = self._garbage(index)
+        return value if self.idx is None else value[self.idx]
+
+    def put(self, index: int, value: Array) -> None:
+        """Write the group's active lanes."""
+        if value.shape != (self.rows, WARP):
+            value = np.broadcast_to(value, (self.rows, WARP))
+        if self.idx is None and self.mask is None:
+            self.registers[index] = value
+            return
+        base = self.registers[index]
+        new = self._garbage(index) if base is None else base.copy()
+        if self.mask is None:
+            new[self.idx] = value
+        elif self.idx is None:
+            np.copyto(new, value, where=self.mask)
+        else:
+            rows = new[self.idx]
+            np.copyto(rows, value, where=self.mask)
+            new[self.idx] = rows
+        self.registers[index] = new
+
+    def poke(self, index: int, warp: int, lanes: npt.NDArray[np.bool_], value: Any) -> None:
+        """Write one value to lanes of one warp, whatever runs now."""
+        base = self.registers[index]
+        new = self._garbage(index) if base is None else base.copy()
+        new[warp, lanes] = value
+        self.registers[index] = new
+
+    def _garbage(self, index: int) -> Array:
+        bits = self.kernel.register_bits[index]
+        return np.full((self.count, WARP), GARBAGE["pred" if bits == 1 else bits])
+
+    def special_value(self, name: str) -> Array:
+        """A special register that differs between lanes or warps."""
+        value = self.special[name]
+        return value if self.idx is None else value[self.idx]
+
+    def active(self) -> tuple[Index, Index]:
+        """(row of the group, lane) of each active lane, rows in order."""
+        if self.mask is None:
+            n = self.rows * WARP
+            return self.rows_full[:n], self.lanes_full[:n]
+        found = np.nonzero(self.mask)
+        return found[0], found[1]
+
+    def pick(self, value: Array, row: Index, lane: Index) -> Array:
+        """value[row, lane] of `active()`."""
+        if value.shape != (self.rows, WARP):
+            value = np.broadcast_to(value, (self.rows, WARP))
+        return value.reshape(-1) if self.mask is None else value[row, lane]
+
+    def spread(self, flat: Array, row: Index, lane: Index) -> Array:
+        """The other way: (n,) of active lanes as (rows, 32)."""
+        if self.mask is None:
+            return flat.reshape(self.rows, WARP)
+        value = np.zeros((self.rows, WARP), flat.dtype)
+        value[row, lane] = flat
+        return value
+
+    def mask_full(self) -> npt.NDArray[np.bool_]:
+        """The active lanes as (rows, 32), also where all are."""
+        return np.ones((self.rows, WARP), np.bool_) if self.mask is None else self.mask
+
+    # -- control --------------------------------------------------------------------------------------------
+
+    def jump(self, target: int, where: npt.NDArray[np.bool_] | None = None) -> None:
+        """Set the program counter of the group's active lanes (of those in `where`)."""
+        self._set(self.pc, target, where)
+
+    def set_status(self, status: int) -> None:
+        """Set what the active lanes are doing."""
+        self._set(self.status, status, None)
+
+    def _set(self, state: Array, value: int, where: npt.NDArray[np.bool_] | None) -> None:
+        mask = self.mask if where is None else (where if self.mask is None else where & self.mask)
+        if mask is None:
+            state[self.warps] = value
+        else:
+            rows, lanes = np.nonzero(mask)
+            state[self.warps[rows], lanes] = value
+
+    def need(self, site: int, members: npt.NDArray[np.bool_] | None = None) -> None:
+        """All lanes of the group's warps (or those in `members`, (rows, 32)) must be here, or the instruction
+        waits for them."""
+        if self.mask is None:
+            return
+        wanted = self.exists[self.warps] if members is None else members
+        if (wanted & ~self.mask).any():
+            raise Converge(site)
+
+    # -- the loop -------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until every thread has ended. Faults go to the launch."""
+        serial = self.order.kind in ("ahead", "behind")
+        random = self.order.kind == "random"
+        while True:
+            live = self.status == RUN
+            if not live.any():
+                if self._unblock():
+                    continue
+                if (self.status == EXITED).all():
+                    return
+                self._deadlock()
+                return
+            if random:
+                live = self._draw(live)
+            elif serial:
+                some = np.nonzero(live.any(axis=1))[0]
+                keep = some[0] if self.order.kind == "ahead" else some[-1]
+                keep = self._fair(keep, some)
+                only = np.zeros_like(live)
+                only[keep] = live[keep]
+                live = only
+            at = np.where(live, self.pc, _FAR)
+            start = int(at.min())
+            turns = self._turns[start] = self._turns.get(start, 0) + 1
+            if turns > _PATIENCE and not random and not serial:
+                places = np.unique(at[live])
+                if len(places) > 1:
+                    start = int(min(places, key=lambda p: (self._turns.get(int(p), 0) // _PATIENCE, p)))
+            self._execute(start, at == start)
+
+    def _fair(self, keep: int, some: Index) -> int:
+        """A warp that spins for ever gives way to the others now and then."""
+        turns = self._turns[-1 - keep] = self._turns.get(-1 - keep, 0) + 1
+        if turns % _PATIENCE == 0:
+            return int(some[self.rng.integers(len(some))])
+        return int(keep)
+
+    def _draw(self, live: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """A random choice of warps, at the place of one of them."""
+        some = np.nonzero(live.any(axis=1))[0]
+        first = int(some[self.rng.integers(len(some))])
+        lanes = np.nonzero(live[first])[0]
+        place = self.pc[first, lanes[self.rng.integers(len(lanes))]]
+        here = live & (self.pc == place)
+        draw = self.rng.random()
+        if draw < 0.4:
+            chosen = np.zeros(self.count, np.bool_)
+        elif draw < 0.8:
+            chosen = self.rng.random(self.count) < 0.5
+        else:
+            chosen = np.ones(self.count, np.bool_)
+        chosen[first] = True
+        return here & chosen[:, None]
+
+    def _execute(self, start: int, mask: npt.NDArray[np.bool_]) -> None:
+        rows = mask.any(axis=1)
+        if rows.all():
+            self.idx, self.warps, self.rows = None, self.all_warps, self.count
+        else:
+            self.idx = self.warps = np.nonzero(rows)[0]
+            self.rows = len(self.idx)
+            mask = mask[self.idx]
+        self.mask = group_mask = None if mask.all() else mask
+        block = self.kernel.block(start)
+        launch = self.launch
+        launch.instructions += self.rows * block.length
+        launch.check_limits(block)
+        self.cycle += block.length
+        for name, n in block.classes:
+            self.counters.add(name, self.warps, n)
+        try:
+            for step in block.steps:
+                step(self)
+            block.finish(self)
+        except Converge as wait:
+            # What was done of the block stays done; the lanes stand before the instruction that waits.
+            self.mask = group_mask
+            self.jump(wait.site)
+            self.set_status(AT_CONVERGE)
+
+    def _unblock(self) -> bool:
+        """Nothing runs: try those again that wait for the rest of their warp, who may have come by now."""
+        waiting = self.status == AT_CONVERGE
+        if not waiting.any():
+            return False
+        signature = waiting.tobytes() + self.pc[waiting].tobytes()
+        if signature == self._stuck:
+            self.launch.divergence(self, waiting)
+            return False
+        self._stuck = signature
+        self.status[waiting] = RUN
+        return True
+
+    # -- trouble ---------------------------------------------------------------------------------------------
+
+    def _deadlock(self) -> None:
+        self.launch.deadlock(self)
+
+
+def _column(values: Array) -> Array:
+    return np.broadcast_to(values.astype(np.uint32)[:, None], (len(values), WARP))
+
+
+Step: TypeAlias = Callable[[Wave], None]
+__all__ = ["AT_BARRIER", "AT_CONVERGE", "EXITED", "RUN", "WARP", "Converge", "FaultKind", "Step", "Stop", "Wave"]
