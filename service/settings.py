@@ -25,7 +25,7 @@ def default_home() -> Path:
 
 
 class Settings(BaseSettings):
-    """The five variables a user may set (ROOFTILE_HOME, _URL, _TOKEN, _DATABASE_URL, _BROKER_URL)."""
+    """The variables a user may set (ROOFTILE_HOME, _URL, _TOKEN, _DATABASE_URL, _BROKER_URL, _CACHE_MIB)."""
 
     model_config = SettingsConfigDict(
         env_prefix="ROOFTILE_", env_ignore_empty=True, extra="ignore", frozen=True
@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     token: SecretStr | None = None
     database_url: str = ""
     broker_url: str | None = None
+    cache_mib: int = Field(default=4096, ge=16)
+    """Size of the compile workers' artifact cache under the home; the least recently used goes first."""
 
     @field_validator("home", mode="after")
     @classmethod

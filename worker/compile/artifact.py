@@ -25,10 +25,10 @@ def digest(value: object) -> str:
 class Toolchain:
     """Compiler, version, flags and the hash of the template with every header it includes. No paths."""
 
-    compiler: str  # gcc | clang | zig
+    compiler: str  # gcc | clang | zig | nvrtc
     version: str
-    linker: str
-    target: str  # x86_64-linux-gnu
+    linker: str  # empty for nvrtc, whose assembler is in it
+    target: str  # x86_64-linux-gnu | nvptx64
     arch: str
     flags: tuple[str, ...]
     sources_sha256: str
@@ -55,7 +55,7 @@ class Recipe:
     """All that decides an artifact's bytes."""
 
     kind: str  # kernel | pool | calibration
-    source: str  # relative to kernels/, as x86/gemm.c
+    source: str  # relative to kernels/, as x86/gemm.c or cuda/gemm/gemm_sm80.cu
     defines: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
     entries: tuple[str, ...]
@@ -71,6 +71,18 @@ class Recipe:
             "entries": list(self.entries),
             "toolchain": self.toolchain.to_json(),
         }
+
+    @classmethod
+    def again(cls, was: Mapping[str, Any], toolchain: Toolchain) -> Recipe:
+        """A kept recipe's JSON with the toolchain of today."""
+        return cls(
+            kind=str(was["kind"]),
+            source=str(was["source"]),
+            defines=tuple((str(name), str(value)) for name, value in was["defines"]),
+            flags=tuple(str(flag) for flag in was["flags"]),
+            entries=tuple(str(entry) for entry in was["entries"]),
+            toolchain=toolchain,
+        )
 
     @property
     def key(self) -> str:
@@ -91,4 +103,6 @@ class Artifact:
     log: str = field(repr=False)
     resources: Mapping[str, Any] = field(repr=False)
     compile_s: float
+    ptx: bytes | None = field(default=None, repr=False)
+    """The text that a cubin was assembled from, by the same call; None for machine code of a CPU."""
     cached: bool = field(default=False, compare=False)

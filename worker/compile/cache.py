@@ -1,8 +1,10 @@
 """Where do built artifacts lie so that a hit gives the same record as a miss, and a broken file heals?
 
-`<home>/cache/artifacts/recipes/<recipe key>.json` names the bytes in `blobs/<sha256>`. Both are written
-aside and renamed, bytes first, so that a record never names bytes that are not there. Every read checks the
-hash; an entry that does not match is dropped with one warning and built again (AT-77, AT-79).
+`<home>/cache/artifacts/recipes/<recipe key>.json` names the bytes in `blobs/<sha256>` and, for a cubin, its
+PTX in another blob. All are written aside and renamed, bytes first, so that a record never names bytes that
+were not there. Every read checks the hash; an entry that does not match is dropped with one warning and built
+again (AT-77, AT-79). Nothing relies on a lock: two that build the same write the same, whoever is last, so a
+home on a shared disk works too. eviction.py keeps it within a size.
 """
 
 from __future__ import annotations
@@ -11,25 +13,51 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
+import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from service.errors import DiskFullError
 from service.paths import home_error
+from service.settings import get_settings
+from worker.compile import cubin, eviction
 from worker.compile.artifact import SCHEMA, Artifact, Recipe, canonical
 
 _log = structlog.get_logger("rooftile.compile")
+
+# A sweep of a full cache takes tenths of a second: not at each write.
+_SWEEP_SHARE = 1 / 32
+# A file whose last use is written down so recently is not touched again.
+_TOUCH_S = 60.0
+_written: dict[Path, int] = {}
+"""Bytes written by this process into each cache since it last swept it."""
+_written_lock = threading.Lock()
+
+
+class _Evicted(Exception):
+    """The bytes of a record are gone, as a sweep of somebody leaves it: no fault."""
 
 
 class ArtifactCache:
     """One user's cache under ROOFTILE_HOME."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, limit_bytes: int | None = None) -> None:
+        """`limit_bytes` is what it may take on disk; default: the setting ROOFTILE_CACHE_MIB."""
         self._home = home
         self._root = home / "cache" / "artifacts"
+        self._limit_bytes = limit_bytes
+
+    @cached_property
+    def limit_bytes(self) -> int:
+        """The size it is kept within."""
+        return get_settings().cache_mib << 20 if self._limit_bytes is None else self._limit_bytes
 
     def blob_path(self, sha256: str) -> Path:
+        """Where bytes of this hash lie, if they do. One name for all: what they are, they say themselves."""
         return self._root / "blobs" / sha256[:2] / f"{sha256}.so"
 
     def _recipe_path(self, key: str) -> Path:
@@ -40,17 +68,22 @@ class ArtifactCache:
         path = self._recipe_path(recipe.key)
         try:
             record: dict[str, Any] = json.loads(path.read_bytes())
-            sha256 = str(record["sha256"])
-            data = self._read_blob(sha256)
-            if data is None or record["schema"] != SCHEMA or record["recipe"] != recipe.to_json():
-                raise ValueError("the bytes do not match their record")
-            return _artifact(record, data, cached=True)
-        except FileNotFoundError:
+            if record["schema"] != SCHEMA or record["recipe"] != recipe.to_json():
+                raise ValueError("it is of another recipe")
+            data = self._expect(str(record["sha256"]))
+            ptx_sha256 = record.get("ptx_sha256")
+            ptx = None if ptx_sha256 is None else self._expect(str(ptx_sha256))
+            if cubin.is_cubin(data) and not ptx:
+                raise ValueError("a cubin without its PTX")
+            artifact = _artifact(record, data, ptx, cached=True)
+        except (FileNotFoundError, _Evicted):
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.warning("dropped a broken cache entry", recipe=recipe.key[:12], error=str(error))
             path.unlink(missing_ok=True)
             return None
+        _touch(path)
+        return artifact
 
     def get_bytes(self, sha256: str) -> bytes | None:
         """Bytes by their hash, checked."""
@@ -59,19 +92,34 @@ class ArtifactCache:
         except OSError:
             return None
 
-    def _read_blob(self, sha256: str) -> bytes | None:
+    def _expect(self, sha256: str) -> bytes:
+        """The bytes that a record names. Raises _Evicted, or ValueError for others in their place."""
         path = self.blob_path(sha256)
+        _touch(path)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            return None
+            raise _Evicted from None
         if hashlib.sha256(data).hexdigest() != sha256:
             path.unlink(missing_ok=True)
-            return None
+            raise ValueError("the bytes do not match their record")
         return data
 
+    def _read_blob(self, sha256: str) -> bytes | None:
+        try:
+            return self._expect(sha256)
+        except (_Evicted, ValueError):
+            return None
+
     def put(
-        self, recipe: Recipe, data: bytes, *, log: str, resources: dict[str, Any], compile_s: float
+        self,
+        recipe: Recipe,
+        data: bytes,
+        *,
+        log: str,
+        resources: dict[str, Any],
+        compile_s: float,
+        ptx: bytes | None = None,
     ) -> Artifact:
         """Keep a fresh build and return the very record that a hit would return. Raises DiskFullError."""
         sha256 = hashlib.sha256(data).hexdigest()
@@ -83,9 +131,13 @@ class ArtifactCache:
             "resources": resources,
             "compile_s": compile_s,
         }
+        if ptx is not None:
+            record["ptx_sha256"] = hashlib.sha256(ptx).hexdigest()
+            self.put_bytes(record["ptx_sha256"], ptx)
         self.put_bytes(sha256, data)
         self._write(self._recipe_path(recipe.key), canonical(record).encode())
-        return _artifact(record, data, cached=False)
+        self._sweep_sometimes()
+        return _artifact(record, data, ptx, cached=False)
 
     def put_bytes(self, sha256: str, data: bytes) -> Path:
         """Keep bytes that came from elsewhere (the database); returns their path, ready to be loaded."""
@@ -98,23 +150,63 @@ class ArtifactCache:
             self._write(path, data)
         return path
 
+    def sweep(self, *, grace_s: float = eviction.GRACE_S) -> eviction.Swept:
+        """Remove the least recently used files where the cache is over its size."""
+        with _written_lock:
+            _written[self._root] = 0
+        swept = eviction.sweep(self._root, self.limit_bytes, grace_s=grace_s)
+        if swept.removed:
+            _log.info("made room in the artifact cache", files=swept.removed, bytes=swept.bytes_after)
+        return swept
+
+    def _sweep_sometimes(self) -> None:
+        with _written_lock:
+            # Unknown: this process has not looked yet.
+            due = _written.get(self._root, self.limit_bytes) >= self.limit_bytes * _SWEEP_SHARE
+        if due:
+            self.sweep()
+
     def _write(self, path: Path, data: bytes) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                Path(name).replace(path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            self._write_once(path, data)
         except OSError as error:
-            raise home_error(self._home, error) from None
+            failure = home_error(self._home, error)
+            if not isinstance(failure, DiskFullError):
+                raise failure from None
+            # Somebody's disk is smaller than the limit: what was long not used may go.
+            if not eviction.sweep(self._root, 0).removed:
+                raise failure from None
+            try:
+                self._write_once(path, data)
+            except OSError as again:
+                raise home_error(self._home, again) from None
+        with _written_lock:
+            if self._root in _written:
+                _written[self._root] += len(data)
+
+    def _write_once(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=eviction.PART_PREFIX)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
-def _artifact(record: dict[str, Any], data: bytes, *, cached: bool) -> Artifact:
+def _touch(path: Path) -> None:
+    try:
+        recent = abs(time.time() - path.stat().st_mtime) < _TOUCH_S
+    except OSError:
+        return
+    if not recent:
+        eviction.touch(path)
+
+
+def _artifact(record: dict[str, Any], data: bytes, ptx: bytes | None, *, cached: bool) -> Artifact:
     recipe = record["recipe"]
     toolchain = recipe["toolchain"]
     return Artifact(
@@ -128,5 +220,6 @@ def _artifact(record: dict[str, Any], data: bytes, *, cached: bool) -> Artifact:
         log=record["log"],
         resources=record["resources"],
         compile_s=record["compile_s"],
+        ptx=ptx,
         cached=cached,
     )

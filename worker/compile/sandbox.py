@@ -88,7 +88,7 @@ def run(command: Sequence[str], *, folder: Path, environment: Mapping[str, str],
                 process.stdin.close()
             process.wait()
         log.seek(0)
-        text = _shorten(log.read())
+        text = shorten(log.read())
     return Finished(process.returncode, text, time.monotonic() - started, timed_out)
 
 
@@ -104,7 +104,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, 0)
 
 
-def _shorten(data: bytes) -> str:
+def shorten(data: bytes) -> str:
     if len(data) > LOG_BYTES:
         half = LOG_BYTES // 2
         cut = f"\n... {len(data) - LOG_BYTES} bytes left out ...\n".encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,8 @@ from service.paths import kernels_dir
 VIRTUAL_ROOT = "/rooftile/kernels"
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+# Device code has no headers but ours, so both spellings name one.
+_CUDA_INCLUDE = re.compile(rb'^([ \t]*#[ \t]*include[ \t]*)(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,31 @@ class Sources:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
 
+    def virtual(self) -> tuple[tuple[str, str], ...]:
+        """(name, text) of each file as NVRTC is given it from memory; the template is among them.
+
+        NVRTC takes a header when its name is what the include says, letter by letter, and writes that name
+        into line information. So each include is made to say the full virtual name, wherever the includer
+        lies; no line moves. Raises UnicodeDecodeError.
+        """
+        names = {name for name, _ in self.files}
+        return tuple(
+            (f"{VIRTUAL_ROOT}/{name}", _with_full_names(data, name, include_dir(self.main), names).decode())
+            for name, data in self.files
+        )
+
+
+def _with_full_names(data: bytes, includer: str, headers: str, names: set[str]) -> bytes:
+    def full(match: re.Match[bytes]) -> bytes:
+        said = (match[2] or match[3]).decode(errors="replace")
+        for folder in (posixpath.dirname(includer), headers):
+            name = posixpath.normpath(posixpath.join(folder, said))
+            if name in names:
+                return match[1] + f'"{VIRTUAL_ROOT}/{name}"'.encode()
+        return match[0]
+
+    return _CUDA_INCLUDE.sub(full, data)
+
 
 def include_dir(main: str) -> str:
     """The header folder of a template: `x86/gemm.c` -> `x86/include`."""
@@ -46,10 +74,11 @@ def include_dir(main: str) -> str:
 
 
 def gather(main: str, root: Path | None = None) -> Sources:
-    """Read the template and, through its quoted includes, every header.
+    """Read the template and, through its includes, every header.
 
     Includes under an #if count always: a header that only some schedules use still belongs to the
-    template's identity. Headers in <> belong to the compiler, and are named by its version.
+    template's identity. Headers of C in <> belong to the compiler, and are named by its version; in CUDA
+    sources they are ours like the quoted ones.
     """
     base = (kernels_dir() if root is None else root).resolve()
     found: dict[str, bytes] = {}
@@ -62,9 +91,15 @@ def gather(main: str, root: Path | None = None) -> Sources:
         if not path.resolve().is_relative_to(base) or not path.is_file():
             raise DataMissingError(f"The kernel source {name} is missing from {base}.")
         data = found[name] = path.read_bytes()
-        for included in _INCLUDE.findall(data):
+        for included in _includes(data, main):
             todo.append(_resolve(included.decode(errors="replace"), name, include_dir(main), base))
     return Sources(main, tuple(sorted(found.items())))
+
+
+def _includes(data: bytes, main: str) -> list[bytes]:
+    if PurePosixPath(main).parts[0] != "cuda":
+        return _INCLUDE.findall(data)
+    return [quoted or angled for _, quoted, angled in _CUDA_INCLUDE.findall(data)]
 
 
 def _resolve(included: str, includer: str, headers: str, base: Path) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.errors import DataMissingError, DiskFullError
+from service.errors import DiskFullError
 from service.paths import Home, home_error
 from service.settings import get_settings
 from service.store.enums import TrialReason
@@ -25,7 +25,7 @@ from worker.compile.cache import ArtifactCache
 from worker.compile.sandbox import Limits
 from worker.compile.sources import VIRTUAL_ROOT, Sources, gather, include_dir
 from worker.compile.toolchain import Compiler, base_flags, find_compiler
-from worker.errors import CompileFailure, RebuildError
+from worker.errors import CompileFailure
 
 if TYPE_CHECKING:
     from search_space.family import BuildSpec
@@ -79,7 +79,7 @@ def compile_kernel(
         entries=tuple(build.entries),
         toolchain=_toolchain(compiler, arch or build.arch, sources),
     )
-    return _cached(compiler, sources, recipe, home, limits)
+    return cached(compiler, sources, recipe, home, limits)
 
 
 def compile_pool(arch: str, *, home: Path | None = None) -> Artifact:
@@ -96,45 +96,21 @@ def _tool(kind: str, source: str, arch: str, entries: tuple[str, ...], home: Pat
     compiler = find_compiler()
     sources = gather(source)
     recipe = Recipe(kind, source, (), (), entries, _toolchain(compiler, arch, sources))
-    return _cached(compiler, sources, recipe, home, None)
+    return cached(compiler, sources, recipe, home, None)
 
 
-def rebuild(
-    recipe: Mapping[str, Any], sha256: str, *, home: Path | None = None, root: Path | None = None
-) -> Artifact:
-    """The bytes of a known artifact from its recipe. Raises RebuildError where they would differ."""
+def recipe_again(recipe: Mapping[str, Any], root: Path | None) -> tuple[Compiler, Sources, Recipe]:
+    """A kept recipe with the compiler and sources of today. Raises DataMissingError, CompilerMissingError."""
     compiler = find_compiler()
-    was = recipe["toolchain"]
-    try:
-        sources = gather(str(recipe["source"]), root)
-    except DataMissingError as error:
-        raise RebuildError(f"The artifact {sha256[:12]} cannot be made again: {error}") from None
-    again = Recipe(
-        kind=str(recipe["kind"]),
-        source=str(recipe["source"]),
-        defines=tuple((str(name), str(value)) for name, value in recipe["defines"]),
-        flags=tuple(str(flag) for flag in recipe["flags"]),
-        entries=tuple(str(entry) for entry in recipe["entries"]),
-        toolchain=_toolchain(compiler, str(was["arch"]), sources),
-    )
-    now = again.toolchain.to_json()
-    changed = sorted(key for key in now if now[key] != was.get(key))
-    if changed:
-        raise RebuildError(
-            f"The artifact {sha256[:12]} cannot be made again: its toolchain's {', '.join(changed)} changed."
-        )
-    try:
-        artifact = _cached(compiler, sources, again, home, None)
-    except CompileFailure as failure:
-        raise RebuildError(f"The artifact {sha256[:12]} cannot be made again: {failure.message}") from None
-    if artifact.sha256 != sha256:
-        raise RebuildError(f"The recipe of {sha256[:12]} gives {artifact.sha256[:12]} here.")
-    return artifact
+    sources = gather(str(recipe["source"]), root)
+    arch = str(recipe["toolchain"]["arch"])
+    return compiler, sources, Recipe.again(recipe, _toolchain(compiler, arch, sources))
 
 
-def _cached(
+def cached(
     compiler: Compiler, sources: Sources, recipe: Recipe, home: Path | None, limits: Limits | None
 ) -> Artifact:
+    """The artifact of a recipe from the cache, or built and kept."""
     root = get_settings().home if home is None else home
     cache = ArtifactCache(root)
     known = cache.get(recipe)
