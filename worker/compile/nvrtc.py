@@ -1,8 +1,8 @@
 """Which NVRTC builds for an arch, where is its library, and what is its identity?
 
-CUDA 13 dropped sm_70, and NVRTC 12.9 is the last that builds it; everything else is for NVRTC 13. The wheels
-of NVIDIA first, so that an installation of ours means the same toolchain everywhere, then what the loader
-finds.
+CUDA 13 dropped sm_70, and NVRTC 12.9 is the last that builds it; everything else is for NVRTC 13, or for 12.9
+where only that is installed, as for drivers of CUDA 12, which do not load what 13 writes. The wheels of NVIDIA
+first, so that an installation of ours means the same toolchain everywhere, then what the loader finds.
 """
 
 from __future__ import annotations
@@ -59,14 +59,41 @@ _known: dict[tuple[str, int, int], Nvrtc] = {}
 _lock = threading.Lock()
 
 
-def generation_of(arch: str) -> Generation:
-    """Which major version builds for an arch."""
-    return _NVRTC_12 if arch in _ONLY_12 else _NVRTC_13
+def generations_of(arch: str) -> tuple[Generation, ...]:
+    """Which major versions build for an arch, the preferred one first."""
+    return (_NVRTC_12,) if arch in _ONLY_12 else (_NVRTC_13, _NVRTC_12)
 
 
-def find_library(arch: str) -> str | None:
+def find_library(arch: str) -> tuple[str, Generation] | None:
     """Path or loader name of the library for an arch; nothing is started. None where there is none."""
-    generation = generation_of(arch)
+    for generation in generations_of(arch):
+        library = _library(generation)
+        if library is not None:
+            return library, generation
+    return None
+
+
+def find_nvrtc(arch: str) -> Nvrtc:
+    """The NVRTC for an arch, asked once for its version. Raises CompilerMissingError.
+
+    What is missing or broken is not remembered: somebody may install it while a worker runs.
+    """
+    found = find_library(arch)
+    if found is None:
+        major = generations_of(arch)[0].major
+        raise CompilerMissingError(
+            f"NVRTC {major}, which compiles for {arch}, was not found: {HOW_TO_GET_ONE}."
+        )
+    library, generation = found
+    with _lock:
+        key = _file_key(library)
+        known = _known.get(key)
+        if known is None:
+            known = _known[key] = Nvrtc(library, _ask_version(library, generation))
+        return known
+
+
+def _library(generation: Generation) -> str | None:
     for package in generation.packages:
         try:
             spec = importlib.util.find_spec(package)
@@ -77,25 +104,6 @@ def find_library(arch: str) -> str | None:
             if path.is_file():
                 return str(path)
     return generation.soname if _on_loader_path(generation.soname) else None
-
-
-def find_nvrtc(arch: str) -> Nvrtc:
-    """The NVRTC for an arch, asked once for its version. Raises CompilerMissingError.
-
-    What is missing or broken is not remembered: somebody may install it while a worker runs.
-    """
-    library = find_library(arch)
-    generation = generation_of(arch)
-    if library is None:
-        raise CompilerMissingError(
-            f"NVRTC {generation.major}, which compiles for {arch}, was not found: {HOW_TO_GET_ONE}."
-        )
-    with _lock:
-        key = _file_key(library)
-        found = _known.get(key)
-        if found is None:
-            found = _known[key] = Nvrtc(library, _ask_version(library, generation))
-        return found
 
 
 def cuda_archs_here() -> tuple[str, ...]:
