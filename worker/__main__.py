@@ -23,8 +23,8 @@ from service.store.errors import StoreError
 from service.store.records import DeviceRecord
 from worker.compile.capacity import compile_slots
 from worker.compile.toolchain import find_compiler
-from worker.compiling import FATAL, CompileWorker, clean_scratch
-from worker.errors import DeviceMismatchError, OperationError
+from worker.compiling import FATAL, CompileWorker, archs_here, clean_scratch
+from worker.errors import CompilerMissingError, DeviceMismatchError, OperationError
 from worker.keeper import Keeper
 from worker.measure.roof import device_roof
 from worker.measure.session import MeasureSession
@@ -38,7 +38,7 @@ _log = structlog.get_logger("rooftile.worker")
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    compiling = kinds.add_parser("compile", help="build artifacts for every x86 arch")
+    compiling = kinds.add_parser("compile", help="build artifacts for every arch that a compiler is here for")
     compiling.add_argument(
         "--jobs", type=int, default=None, help="compilers at once (default: by CPUs and memory)"
     )
@@ -94,18 +94,28 @@ def _run(
 
 
 def _compile(settings: Settings, database: Database, home: Path, jobs: int | None) -> int:
-    compiler = find_compiler()
+    archs = archs_here(alone=settings.embedded)
     keeper = Keeper(database, WorkerKind.COMPILE)
     slots = jobs or compile_slots()
-    keeper.data = {"compiler": f"{compiler.name} {compiler.version}", "slots": slots}
+    named = _c_compiler()
+    keeper.data = {"compiler": named, "slots": slots, "archs": list(archs)}
     clean_scratch(home)
     doorbell = Doorbell(settings)
-    worker = CompileWorker(database, HostGate(), doorbell, keeper, home, slots=jobs)
-    _log.info("compiling", compiler=f"{compiler.name} {compiler.version}", slots=slots)
+    worker = CompileWorker(database, HostGate(), doorbell, keeper, home, slots=jobs, archs=archs)
+    _log.info("compiling", compiler=named, slots=slots, archs=archs)
     try:
         return _run(worker, settings, "compile", queue_of(Kind.COMPILE), keeper)
     finally:
         doorbell.close()
+
+
+def _c_compiler() -> str | None:
+    """Name and version; a machine that compiles for CUDA alone has none."""
+    try:
+        compiler = find_compiler()
+    except CompilerMissingError:
+        return None
+    return f"{compiler.name} {compiler.version}"
 
 
 def _measure(settings: Settings, database: Database, home: Path, wanted: str) -> int:

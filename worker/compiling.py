@@ -6,13 +6,13 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
-from rooftile.device import X86_ARCHS, CpuKey
+from rooftile.device import ARCHS, X86_ARCHS
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem, parse_problem
 
@@ -28,15 +28,18 @@ from service.store.errors import StoreFull
 from service.store.records import CompileClaim, Compiled, CompileOutcome, Failed
 from worker.compile import Artifact, compile_kernel, compile_pool
 from worker.compile.capacity import compile_slots
+from worker.compile.cuda import is_cuda
 from worker.compile.farm import Order, compile_all
+from worker.compile.nvrtc import cuda_archs_here
+from worker.compile.toolchain import find_compiler
 from worker.errors import CompileFailure, CompilerMissingError, DiskFullError, OperationError
 from worker.keeper import LEASE_S, Keeper, Stopping
 
 _log = structlog.get_logger("rooftile.compile")
 
-# Cores of a device that is only an arch: what the search assumes too.
-_NOMINAL_CORES = 4
 # What the worker cannot work without. The claims go back, and the process ends with the sentence.
+# The compiler did its work, and what it says of the kernel refuses the schedule.
+_REJECTIONS = (TrialReason.SPILLS, TrialReason.RESOURCE_LIMIT)
 FATAL = (CompilerMissingError, DiskFullError, StoreFull)
 
 
@@ -47,6 +50,24 @@ class Task:
     claim: CompileClaim
     build: BuildSpec
     plan: LaunchPlan
+    structure: Mapping[str, Any] | None = None
+    """What an emulated verdict of it depends on; None where nothing is emulated."""
+
+
+def archs_here(*, alone: bool) -> tuple[str, ...]:
+    """What this machine's worker takes claims for. Raises CompilerMissingError where that is nothing.
+
+    `alone`: no other machine compiles. Then CUDA archs are taken without an NVRTC too: their trials end as
+    compiler_missing with a sentence that says how to get one, rather than wait for ever.
+    """
+    cuda = tuple(arch for arch in ARCHS if is_cuda(arch)) if alone else cuda_archs_here()
+    try:
+        find_compiler()
+    except CompilerMissingError:
+        if alone or not cuda:
+            raise
+        return cuda
+    return X86_ARCHS + cuda
 
 
 class CompileWorker:
@@ -62,8 +83,10 @@ class CompileWorker:
         *,
         slots: int | None = None,
         root: Path | None = None,
+        archs: Sequence[str] = ARCHS,
     ) -> None:
         """`root` is where templates lie (default: kernels/ of this installation)."""
+        self._archs = tuple(archs)
         self._database = database
         self._gate = gate
         self._doorbell = doorbell
@@ -76,7 +99,7 @@ class CompileWorker:
     def step(self) -> bool:
         """True when there was something to do."""
         with self._database.read() as session:
-            if not trials.compile_waits(session, X86_ARCHS):
+            if not trials.compile_waits(session, self._archs):
                 return False
         # The gate first: a claim that waits for a measurement to end is a claim nobody works on.
         with self._gate.shared():
@@ -85,7 +108,7 @@ class CompileWorker:
     def _batch(self) -> bool:
         slots = self._slots or compile_slots()
         owner = self._keeper.owner
-        claims = self._database.run(lambda s: trials.claim_compile(s, owner, 2 * slots, LEASE_S, X86_ARCHS))
+        claims = self._database.run(lambda s: trials.claim_compile(s, owner, 2 * slots, LEASE_S, self._archs))
         if not claims:
             return False
         self._keeper.hold(claim.claim_id for claim in claims)
@@ -117,14 +140,22 @@ class CompileWorker:
                 raise outcome
             if isinstance(outcome, CompileFailure) and outcome.reason is TrialReason.JOB_ENDED:
                 continue  # not built: what is still held goes back
-            pool = compile_pool(task.build.arch, home=self._home) if isinstance(outcome, Artifact) else None
+            pool = None
+            if isinstance(outcome, Artifact) and not is_cuda(task.build.arch):
+                pool = compile_pool(task.build.arch, home=self._home)
             self._finish(task.claim, compile_outcome(task, outcome, pool), pool)
 
     def _order(self, task: Task) -> Any:
         def build() -> Artifact:
             if self._keeper.lost(task.claim.claim_id) or (self.stopper and self.stopper.stopping):
                 raise CompileFailure(TrialReason.JOB_ENDED, "not wanted any more", {})
-            return compile_kernel(task.build, home=self._home, root=self._root)
+            try:
+                return compile_kernel(task.build, home=self._home, root=self._root)
+            except CompilerMissingError as error:
+                if not is_cuda(task.build.arch):
+                    raise
+                # The C compiler, which the rest of the work needs, is still there.
+                raise CompileFailure(TrialReason.COMPILER_MISSING, str(error), {}) from None
 
         return build
 
@@ -153,6 +184,8 @@ class CompileWorker:
             return
         if isinstance(outcome, Compiled) and claim.device_key is not None:
             self._doorbell.ring(Kind.MEASURE, claim.job_id, device_key=claim.device_key)
+        if isinstance(outcome, Compiled) and outcome.structure is not None:
+            self._doorbell.ring(Kind.EMULATE, claim.job_id)
         self._doorbell.ring(Kind.SEARCH, claim.job_id)
 
 
@@ -160,11 +193,7 @@ def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed
     """Legality once more, then source, defines and LaunchPlan."""
     try:
         problem: Problem = parse_problem(claim.problem)
-        device = (
-            known[claim.device_key]
-            if claim.device_key is not None
-            else Device.for_key(CpuKey("generic", 0, 0, _NOMINAL_CORES, claim.arch))
-        )
+        device = known[claim.device_key] if claim.device_key is not None else Device.for_arch(claim.arch)
         family = get_family(claim.family)
         schedule = Schedule.from_json(claim.schedule)
         violations = family.check(problem, device, schedule)
@@ -175,7 +204,12 @@ def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed
                 "violations": told,
             }
             return Failed(TrialState.REJECTED, TrialReason.ILLEGAL, evidence)
-        return Task(claim, family.build(problem, device, schedule), family.plan(problem, device, schedule))
+        return Task(
+            claim,
+            family.build(problem, device, schedule),
+            family.plan(problem, device, schedule),
+            family.structure(problem, device, schedule) if is_cuda(device.arch.name) else None,
+        )
     except Exception as error:  # noqa: BLE001 - one schedule's fault must not end the others
         return _internal(error)
 
@@ -193,9 +227,12 @@ def compile_outcome(task: Task, outcome: Artifact | Exception, pool: Artifact | 
             resources=outcome.resources,
             log=outcome.log,
             compile_s=outcome.compile_s,
+            ptx=outcome.ptx,
+            structure=task.structure,
         )
     if isinstance(outcome, CompileFailure):
-        return Failed(TrialState.FAILED, outcome.reason, outcome.evidence)
+        state = TrialState.REJECTED if outcome.reason in _REJECTIONS else TrialState.FAILED
+        return Failed(state, outcome.reason, outcome.evidence)
     return _internal(outcome)
 
 

@@ -1,8 +1,9 @@
 """Which NVRTC builds for an arch, where is its library, and what is its identity?
 
 CUDA 13 dropped sm_70, and NVRTC 12.9 is the last that builds it; everything else is for NVRTC 13, or for 12.9
-where only that is installed, as for a driver of CUDA 12, which is not promised to load what 13 writes. The wheels of NVIDIA
-first, so that an installation of ours means the same toolchain everywhere, then what the loader finds.
+where only that is installed, as for a driver of CUDA 12, which is not promised to load what 13 writes. The
+wheels of NVIDIA first, so that an installation of ours means the same toolchain everywhere, then what the
+loader finds.
 """
 
 from __future__ import annotations
