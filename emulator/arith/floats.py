@@ -1,0 +1,412 @@
+"""What do f32 and f64 instructions compute? PTX ISA 9.7.3.
+
+Operands are unsigned arrays of raw bits (uint32 or uint64) of shapes that broadcast; the result has the width
+of the type; `.f32x2` is two f32 in 64 bits. f32 results that are NaN are 0x7fffffff, as the hardware's. `rnd`
+is "rn", "rz", "rm" or "rp". Approximate instructions are computed in f64 and rounded once: inside every
+documented bound, but not the bits of the hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from emulator.arith.compare import flush
+from emulator.arith.rounding import exact_f64, round_f32, sum_to_odd
+from emulator.arith.types import Array, bits_of, pairs, raw, typed, unsigned
+
+__all__ = [
+    "abs_",
+    "add",
+    "copysign",
+    "cos",
+    "div",
+    "ex2",
+    "fma",
+    "lg2",
+    "max_",
+    "min_",
+    "mul",
+    "neg",
+    "rcp",
+    "rsqrt",
+    "sin",
+    "sqrt",
+    "sub",
+    "tanh",
+]
+
+NAN32 = np.uint32(0x7FFFFFFF)
+_quiet = np.errstate(all="ignore")
+
+
+def add(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """add (9.7.3.3)."""
+    if type_ == "f32x2":
+        return pairs(lambda x, y: add("f32", x, y, rnd, ftz), a, b, bits=64)
+    with _quiet:
+        if type_ == "f64":
+            return _add64(typed("f64", a), typed("f64", b), rnd).view(np.uint64)
+        x, y = _read(a, ftz), _read(b, ftz)
+        if rnd == "rn":
+            return _write(np.add(x, y), ftz, sat)
+        return _write(_sum32(x.astype(np.float64), y.astype(np.float64), rnd), ftz, sat)
+
+
+def sub(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """sub (9.7.3.4): adds the negated `b`."""
+    return add(type_, a, neg(type_, b), rnd, ftz, sat)
+
+
+def mul(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """mul (9.7.3.5)."""
+    if type_ == "f32x2":
+        return pairs(lambda x, y: mul("f32", x, y, rnd, ftz), a, b, bits=64)
+    with _quiet:
+        if type_ == "f64":
+            x, y = typed("f64", a), typed("f64", b)
+            near = np.asarray(x * y)
+            if rnd != "rn":
+                near = _directed(near, lambda p, q: p * q, rnd, x, y)
+            return near.view(np.uint64)
+        x, y = _read(a, ftz), _read(b, ftz)
+        if rnd == "rn":
+            return _write(np.multiply(x, y), ftz, sat)
+        return _write(round_f32(np.multiply(x, y, dtype=np.float64), rnd), ftz, sat)
+
+
+def fma(type_: str, a: Any, b: Any, c: Any, rnd: str = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """fma, and mad of floats (9.7.3.6, 9.7.3.7): a * b + c with one rounding."""
+    if type_ == "f32x2":
+        return pairs(lambda x, y, z: fma("f32", x, y, z, rnd, ftz), a, b, c, bits=64)
+    with _quiet:
+        if type_ == "f64":
+            x, y, z = np.broadcast_arrays(typed("f64", a), typed("f64", b), typed("f64", c))
+            return _fma64(x, y, z, rnd).view(np.uint64)
+        # The product of two f32 is exact in f64.
+        product = np.multiply(_read(a, ftz), _read(b, ftz), dtype=np.float64)
+        return _write(_sum32(product, _read(c, ftz).astype(np.float64), rnd), ftz, sat)
+
+
+def neg(type_: str, a: Any, ftz: bool = False) -> Array:
+    """neg (9.7.3.10): the sign bit turned."""
+    if type_ == "f32x2":
+        return pairs(lambda x: neg("f32", x), a, bits=64)
+    bits = bits_of(type_)
+    a = flush("f32", a) if ftz else raw(a, bits)
+    return np.bitwise_xor(a, unsigned(bits)(1 << (bits - 1)))
+
+
+def abs_(type_: str, a: Any, ftz: bool = False) -> Array:
+    """abs (9.7.3.9): the sign bit cleared."""
+    bits = bits_of(type_)
+    a = flush("f32", a) if ftz else raw(a, bits)
+    return np.bitwise_and(a, unsigned(bits)((1 << (bits - 1)) - 1))
+
+
+def copysign(type_: str, a: Any, b: Any) -> Array:
+    """copysign: the value of `b` with the sign of `a` (9.7.3.2)."""
+    bits = bits_of(type_)
+    sign = unsigned(bits)(1 << (bits - 1))
+    return (raw(a, bits) & sign) | (raw(b, bits) & ~sign)
+
+
+def min_(
+    type_: str,
+    a: Any,
+    b: Any,
+    c: Any = None,
+    ftz: bool = False,
+    nan: bool = False,
+    absolute: bool = False,
+    xorsign: bool = False,
+) -> Array:
+    """min of two or three (9.7.3.11): -0 is less than +0; a NaN is passed over, or with `nan` wins."""
+    return _extreme(type_, True, a, b, c, ftz, nan, absolute, xorsign)
+
+
+def max_(
+    type_: str,
+    a: Any,
+    b: Any,
+    c: Any = None,
+    ftz: bool = False,
+    nan: bool = False,
+    absolute: bool = False,
+    xorsign: bool = False,
+) -> Array:
+    """max of two or three (9.7.3.12): +0 is greater than -0; a NaN is passed over, or with `nan` wins."""
+    return _extreme(type_, False, a, b, c, ftz, nan, absolute, xorsign)
+
+
+def div(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False) -> Array:
+    """div (9.7.3.8). `rnd` may also be "approx" or "full"."""
+    with _quiet:
+        if type_ == "f64":
+            x, y = np.broadcast_arrays(typed("f64", a), typed("f64", b))
+            near = np.asarray(x / y)
+            if rnd != "rn":
+                near = _directed(near, lambda p, q: p / q, rnd, x, y, where=y != 0)
+            return near.view(np.uint64)
+        x, y = _read(a, ftz), _read(b, ftz)
+        near = np.divide(x, y)
+        if rnd in ("rz", "rm", "rp"):
+            # near * y against x, both exact in f64, says on which side of the quotient `near` lies.
+            side = np.sign(near.astype(np.float64) * y - x.astype(np.float64)) * np.sign(y)
+            near = _towards(near, side, rnd, np.isfinite(x) & np.isfinite(y) & (y != 0), x, y)
+        elif rnd == "approx":
+            large = np.isfinite(y) & (np.abs(y) > np.float32(2.0**126))
+            zero = np.copysign(np.float32(0), np.multiply(np.sign(x), np.sign(y)))
+            near = np.where(large & ~np.isnan(x), np.where(np.isinf(x), np.float32(np.nan), zero), near)
+        return _write(near, ftz)
+
+
+def rcp(type_: str, a: Any, rnd: str = "rn", ftz: bool = False) -> Array:
+    """rcp (9.7.3.13), and rcp.approx.ftz.f64 (9.7.3.14) with `rnd` "approx"."""
+    if type_ == "f64" and rnd == "approx":
+        return _gross64(lambda x: 1.0 / x, a)
+    one = np.uint32(0x3F800000) if type_ == "f32" else np.uint64(0x3FF0000000000000)
+    return div(type_, np.full((1,) * np.ndim(a), one), a, "rn" if rnd == "approx" else rnd, ftz)
+
+
+def sqrt(type_: str, a: Any, rnd: str = "rn", ftz: bool = False) -> Array:
+    """sqrt (9.7.3.15). `rnd` may also be "approx"."""
+    with _quiet:
+        if type_ == "f64":
+            x = typed("f64", a)
+            near = np.asarray(np.sqrt(x))
+            if rnd != "rn":
+                near = _sqrt_directed(near, x, rnd)
+            return near.view(np.uint64)
+        x = _read(a, ftz)
+        near = np.sqrt(x)
+        if rnd in ("rz", "rm", "rp"):
+            wide = near.astype(np.float64)
+            near = _towards(near, np.sign(wide * wide - x), rnd, np.isfinite(x) & (x > 0), x, x)
+        return _write(near, ftz)
+
+
+def rsqrt(type_: str, a: Any, ftz: bool = False) -> Array:
+    """rsqrt.approx (9.7.3.16); with f64 and `ftz` rsqrt.approx.ftz.f64 (9.7.3.17)."""
+    if type_ == "f64":
+        if ftz:
+            return _gross64(lambda x: 1.0 / np.sqrt(x), a)
+        with _quiet:
+            return np.asarray(1.0 / np.sqrt(typed("f64", a))).view(np.uint64)
+    return _approx(lambda x: 1.0 / np.sqrt(x), a, ftz)
+
+
+def sin(a: Any, ftz: bool = False) -> Array:
+    """sin.approx.f32 (9.7.3.18)."""
+    return _approx(np.sin, a, ftz)
+
+
+def cos(a: Any, ftz: bool = False) -> Array:
+    """cos.approx.f32 (9.7.3.19)."""
+    return _approx(np.cos, a, ftz)
+
+
+def lg2(a: Any, ftz: bool = False) -> Array:
+    """lg2.approx.f32 (9.7.3.20)."""
+    return _approx(np.log2, a, ftz)
+
+
+def ex2(a: Any, ftz: bool = False) -> Array:
+    """ex2.approx.f32 (9.7.3.21)."""
+    return _approx(np.exp2, a, ftz)
+
+
+def tanh(a: Any) -> Array:
+    """tanh.approx.f32 (9.7.3.22)."""
+    return _approx(np.tanh, a, False)
+
+
+def _read(a: Any, ftz: bool) -> Array:
+    return (flush("f32", a) if ftz else raw(a, 32)).view(np.float32)
+
+
+def _write(x: Array, ftz: bool, sat: bool = False) -> Array:
+    x = np.asarray(x)
+    bits = x.view(np.uint32)
+    nan = x != x
+    if sat:
+        return np.where(nan | (x <= 0), np.float32(0), np.minimum(x, np.float32(1))).view(np.uint32)
+    if nan.any():
+        bits = np.where(nan, NAN32, bits)
+    return flush("f32", bits) if ftz else bits
+
+
+def _approx(function: Callable[[Array], Any], a: Any, ftz: bool) -> Array:
+    with _quiet:
+        return _write(np.asarray(function(_read(a, ftz).astype(np.float64))).astype(np.float32), ftz)
+
+
+def _sum32(x: Array, y: Array, rnd: str) -> Array:
+    """x + y of exact f64 values, as f32 with one rounding."""
+    total = sum_to_odd(x, y)
+    found = round_f32(total, rnd)
+    if rnd == "rm":  # an exact 0 of two numbers with different signs is -0 when rounding down
+        found = np.where((total == 0) & (np.signbit(x) != np.signbit(y)), np.float32(-0.0), found)
+    return found
+
+
+def _add64(x: Array, y: Array, rnd: str) -> Array:
+    near = np.asarray(x + y)
+    if rnd == "rn":
+        return near
+    x, y = np.broadcast_arrays(x, y)
+    found = _directed(near, lambda p, q: p + q, rnd, x, y)
+    same = (near == 0) & (np.signbit(x) == np.signbit(y))
+    return np.where(same, near, found)
+
+
+def _directed(
+    near: Array, function: Callable[..., Fraction], rnd: str, *operands: Array, where: Any = True
+) -> Array:
+    """Another rounding of f64 than to nearest, exactly; `near` stays where an operand is not finite or 0
+    comes."""
+    operands = tuple(np.broadcast_arrays(*operands))
+    finite = np.broadcast_to(np.asarray(where), near.shape).copy()
+    for operand in operands:
+        finite &= np.isfinite(operand)
+    found = near.copy()
+    found[finite] = exact_f64(function, rnd, *(o[finite] for o in operands))
+    # A product or quotient that is exactly 0 has its own sign already.
+    if function(Fraction(1), Fraction(0) + 1) == 1:
+        zero = finite & (found == 0) & (near == 0) & (np.minimum.reduce([np.abs(o) for o in operands]) == 0)
+        found[zero] = near[zero]
+    return found
+
+
+def _fma64(x: Array, y: Array, z: Array, rnd: str) -> Array:
+    near = np.asarray(x * y + z)
+    usual = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
+    if rnd == "rn":
+        fast = usual & _middle(x * y) & _middle(x) & _middle(y) & (_middle(z) | (z == 0))
+        fast_result = _fma64_fast(np.where(fast, x, 1), np.where(fast, y, 1), np.where(fast, z, 0))
+        near = np.where(fast, fast_result, near)
+        usual = usual & ~fast
+    if usual.any():
+        exact = exact_f64(lambda p, q, r: p * q + r, rnd, x[usual], y[usual], z[usual])
+        # 0 + 0 of one sign keeps it.
+        zeros = (x[usual] * y[usual] == 0) & (np.minimum(np.abs(x[usual]), np.abs(y[usual])) == 0)
+        zeros &= (z[usual] == 0) & (np.signbit(x[usual] * y[usual]) == np.signbit(z[usual]))
+        near[usual] = np.where(zeros, z[usual], exact)
+    return near
+
+
+def _middle(x: Array) -> Array:
+    """Far from overflow and from subnormals, so that no error term is lost."""
+    size = np.abs(x)
+    return np.asarray((size > 2.0**-450) & (size < 2.0**450))
+
+
+def _fma64_fast(x: Array, y: Array, z: Array) -> Array:
+    """Boldo and Melquiond's algorithm; the product's error by Dekker's splitting."""
+    product = x * y
+    x1, x0 = _split(x)
+    y1, y0 = _split(y)
+    low = ((x1 * y1 - product) + x1 * y0 + x0 * y1) + x0 * y0
+    t = z + low
+    back = t - z
+    t_low = (z - (t - back)) + (low - back)
+    v = product + t
+    back = v - product
+    v_low = (product - (v - back)) + (t - back)
+    return np.asarray(v + sum_to_odd(t_low, v_low))
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+    big = x * 134217729.0  # 2^27 + 1
+    high = big - (big - x)
+    return high, x - high
+
+
+def _towards(near: Array, side: Array, rnd: str, valid: Array, x: Array, y: Array) -> Array:
+    """`near`, or its neighbour. `side` > 0: it lies above the exact value, < 0: below. Infinite for
+    overflow."""
+    negative = np.signbit(x) != np.signbit(y) if x is not y else np.zeros(np.shape(x), np.bool_)
+    down = np.nextafter(near, np.float32(-np.inf))
+    up = np.nextafter(near, np.float32(np.inf))
+    if rnd == "rz":
+        lower, raise_ = (side > 0) & ~negative, (side < 0) & negative
+    elif rnd == "rm":
+        lower, raise_ = side > 0, np.zeros(np.shape(side), np.bool_)
+    else:
+        lower, raise_ = np.zeros(np.shape(side), np.bool_), side < 0
+    found = np.where(valid & lower, down, np.where(valid & raise_, up, near))
+    # Stepping from the least number to zero keeps the sign.
+    return np.where(found == 0, np.copysign(found, np.where(negative, np.float32(-1), np.float32(1))), found)
+
+
+def _sqrt_directed(near: Array, x: Array, rnd: str) -> Array:
+    found = near.copy()
+    flat, values = found.reshape(-1), np.asarray(x, np.float64).reshape(-1)
+    for i, value in enumerate(values):
+        if not np.isfinite(value) or value <= 0:
+            continue
+        square, exact = Fraction(float(flat[i])) ** 2, Fraction(float(value))
+        if rnd == "rp" and square < exact:
+            flat[i] = np.nextafter(flat[i], np.inf)
+        elif rnd in ("rz", "rm") and square > exact:
+            flat[i] = np.nextafter(flat[i], -np.inf)
+    return flat.reshape(np.shape(x))
+
+
+def _gross64(function: Callable[[Array], Any], a: Any) -> Array:
+    """The upper 32 bits of the result from the upper 32 bits of the operand; subnormals are zero."""
+    bits = raw(a, 64) & np.uint64(0xFFFFFFFF00000000)
+    least, sign = np.uint64(0x7FF0000000000000), np.uint64(1 << 63)
+    bits = np.where(bits & least == 0, bits & sign, bits)
+    with _quiet:
+        found = np.asarray(function(bits.view(np.float64)))
+    out = found.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
+    out = np.where(out & least == 0, out & sign, out)
+    return np.where(found != found, np.uint64(0x7FFFFFFF00000000), out)
+
+
+def _extreme(
+    type_: str,
+    least: bool,
+    a: Any,
+    b: Any,
+    c: Any,
+    ftz: bool,
+    nan: bool,
+    absolute: bool,
+    xorsign: bool,
+) -> Array:
+    bits = bits_of(type_)
+    a, b = (flush(type_, v) if ftz else raw(v, bits) for v in (a, b))
+    sign = unsigned(bits)(1 << (bits - 1))
+    xor = (a ^ b) & sign
+    if absolute:
+        a, b = a & ~sign, b & ~sign
+    found = _extreme_of_two(type_, least, a, b, nan)
+    if c is not None:
+        c = flush(type_, c) if ftz else raw(c, bits)
+        found = _extreme_of_two(type_, least, found, c & ~sign if absolute else c, nan)
+    elif xorsign:
+        value = typed(type_, found)
+        found = np.where(value != value, found, (found & ~sign) | xor)
+    return found
+
+
+def _extreme_of_two(type_: str, least: bool, a: Array, b: Array, nan: bool) -> Array:
+    x, y = typed(type_, a), typed(type_, b)
+    bits = bits_of(type_)
+    # Between equal numbers only zeros differ: the sign bit decides.
+    if least:
+        found = np.where((x < y) | ((x == y) & (a > b)), a, b)
+    else:
+        found = np.where((x > y) | ((x == y) & (a < b)), a, b)
+    canonical = np.uint32(0x7FFFFFFF) if bits == 32 else np.uint64(0x7FF8000000000000)
+    a_nan, b_nan = x != x, y != y
+    if not (a_nan.any() or b_nan.any()):
+        return found
+    if nan:
+        return np.where(a_nan | b_nan, canonical, found)
+    return np.where(a_nan & b_nan, canonical, np.where(a_nan, b, np.where(b_nan, a, found)))
