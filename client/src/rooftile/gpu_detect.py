@@ -25,9 +25,7 @@ _CORES_PER_SM = {
     (7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128,
     (10, 3): 128, (12, 0): 128, (12, 1): 128,
 }  # fmt: skip
-_MIG_PROFILE = re.compile(
-    r"\bMIG ([0-9]g\.[0-9]{1,4}gb(?:\.[a-z0-9]+)?|[0-9]g\.[0-9]{1,4}gb\+[a-z0-9.]+)", re.ASCII
-)
+_MIG_PROFILE = re.compile(r"\bMIG ([0-9]g\.[0-9]{1,4}gb(?:[.+][a-z0-9]+)?)", re.ASCII)
 # Watts are rounded to this: drivers give 699.9 or 700.
 _POWER_STEP_W = 5
 

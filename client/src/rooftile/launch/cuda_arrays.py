@@ -79,10 +79,10 @@ def device_array(name: str, value: object, runtime: Runtime) -> DeviceArray:
     interface = _interface(value)
     if interface is not None:
         return _from_interface(name, value, interface, runtime)
-    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        return _from_dlpack(name, value)
     if hasattr(value, "__array_interface__"):
         raise LaunchError(f"{name} is a {kind.__name__} in host memory; this kernel reads the GPU's")
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _from_dlpack(name, value)
     raise LaunchError(f"{name} is a {kind.__name__}; it must be an array on a GPU (CuPy, torch, DLPack)")
 
 
