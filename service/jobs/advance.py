@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 import structlog
 from sqlalchemy.orm import Session
 
-from service.jobs import lifecycle, racing, searching
+from service.jobs import lifecycle, racing, ranking, searching
 from service.jobs.errors import NoLegalSchedule
 from service.jobs.proposing import Proposer
 from service.jobs.step import Question, Step, Write
@@ -92,6 +92,8 @@ def _problem_step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | N
         return searching.step(s, job, row)
     if row.state is JobProblemState.RACING:
         return racing.step(s, job, row)
+    if row.state is JobProblemState.PROVING:
+        return ranking.step(s, job, row)
     return None
 
 

@@ -15,6 +15,9 @@ RACERS = 8
 # A race on a CPU takes 8 to 9 seconds: 6 of turns, the rest for every entrant to prove itself.
 RACE_LEAST_S = 11.0
 RACE_MOST_SHARE = 0.40
+# Where no device was asked for, the same part at most is kept for the finalists' runs in the emulator: four,
+# of some ten seconds each.
+PROVE_LEAST_S = 40.0
 # "No longer improves": no gain over 1 % in the last 16 trials, or in the last quarter of the budget.
 GAIN_LEAST = 0.01
 PATIENCE_TRIALS = 16
@@ -62,6 +65,8 @@ def stop_reason(
         search_s = row.budget_seconds
         if row.device_key is not None:
             search_s -= race_reserve_s(row, spent, timed)
+        elif not row.arch.startswith("x86") and job.options.get("emulate") != "never":
+            search_s -= min(PROVE_LEAST_S, RACE_MOST_SHARE * row.budget_seconds)
         if elapsed_s(job, row) >= search_s:
             return JobProblemReason.BUDGET_SECONDS
     if row.budget_device_seconds is not None and spent.device_s >= row.budget_device_seconds:

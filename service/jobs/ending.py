@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlalchemy.orm import Session
 
-from service.jobs import racing
+from service.jobs import proving, racing
 from service.jobs.counting import failures, failures_in_words, only_compiler_missing
 from service.store import devices, jobs, trials
 from service.store.enums import (
@@ -16,7 +14,7 @@ from service.store.enums import (
     TrialReason,
     TrialState,
 )
-from service.store.records import JobProblemRecord, JobRecord, OutcomeCount
+from service.store.records import JobProblemRecord, JobRecord
 from service.store.transitions import JOB_PROBLEM, final
 
 _BUDGET = (
@@ -34,7 +32,8 @@ def end_search(
     trials.cancel_open(s, job_problem_id=row.id, reason=why)
     counts = trials.counts(s, job_problem_id=row.id)
     if row.device_key is None:
-        _end_ranked(s, row, reason, counts)
+        if not proving.begin(s, job, row, reason):
+            end_ranked(s, job, row, reason)
         return
     jobs.remember(s, row.id, {**row.search, "stopped": str(reason)})
     if racing.start(s, job, row, reason):
@@ -50,21 +49,20 @@ def end_search(
     )
 
 
-def _end_ranked(
-    s: Session, row: JobProblemRecord, reason: JobProblemReason, counts: Sequence[OutcomeCount]
-) -> None:
+def end_ranked(s: Session, job: JobRecord, row: JobProblemRecord, reason: JobProblemReason) -> None:
     """No device was asked for: the compiled trials stand in the order of the cost model."""
+    counts = trials.counts(s, job_problem_id=row.id)
     ranked = sum(one.count for one in counts if one.state is TrialState.RANKED)
     if ranked:
-        cpu = row.arch.startswith("x86")
-        text = "compiled, not yet timed" if cpu else "compiled and emulated, not yet timed"
         told = {"ranked": ranked, "failures": failures(counts)}
+        text = proving.told(s, job, row)
         jobs.move_problem(s, row.id, JobProblemState.DONE, reason, text, told)
     elif only_compiler_missing(counts):
         text = f"No compiler for {row.arch} is installed where its trials were compiled."
         jobs.move_problem(s, row.id, JobProblemState.FAILED, JobProblemReason.COMPILER_MISSING, text)
     else:
-        text = f"No schedule could be compiled ({reason}): {failures_in_words(counts)}."
+        done = "compiled and found right in the emulator" if proving.emulates(row.arch) else "compiled"
+        text = f"No schedule was {done} ({reason}): {failures_in_words(counts)}."
         jobs.move_problem(s, row.id, JobProblemState.FAILED, JobProblemReason.NO_PASSING_TRIAL, text)
 
 

@@ -19,7 +19,7 @@ from service.store.enums import JobProblemReason, JobProblemState, JobReason, Jo
 from service.store.records import DeviceRecord, JobProblemRecord, JobRecord
 from service.store.transitions import JOB_PROBLEM, final
 
-ACTIVE = (JobProblemState.SEARCHING, JobProblemState.RACING)
+ACTIVE = (JobProblemState.SEARCHING, JobProblemState.RACING, JobProblemState.PROVING)
 _ENDED = final(JOB_PROBLEM)
 _RUNNING_MOST = 200
 

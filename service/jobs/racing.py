@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rooftile.errors import RooftileError
@@ -10,7 +11,7 @@ from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem, parse_problem
 from sqlalchemy.orm import Session
 
-from service.jobs import budgets
+from service.jobs import budgets, proving
 from service.jobs import releases as publishing
 from service.jobs.counting import failures_in_words
 from service.jobs.decide import Decision, Facts, Verb, decide
@@ -22,10 +23,13 @@ from service.store.enums import (
     JobProblemState,
     RaceState,
     ReleaseState,
+    TrialReason,
     TrialState,
     Winner,
 )
 from service.store.records import (
+    EntrantResult,
+    Failed,
     JobProblemRecord,
     JobRecord,
     NewEntrant,
@@ -57,6 +61,7 @@ def start(s: Session, job: JobRecord, row: JobProblemRecord, reason: JobProblemR
     before = races.latest(s, row.id)
     number = 0 if before is None else before.number + 1
     races.create(s, row.id, entrants, job.policy, (row.seed + 7919 * (number + 1)) % (1 << 31))
+    proving.ask_for_race(s, job, row, [one.trial_id for one in entrants if one.trial_id is not None])
     if row.state is JobProblemState.SEARCHING:
         jobs.move_problem(s, row.id, JobProblemState.RACING, reason)
     return True
@@ -123,6 +128,8 @@ def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
         return None
     if race.state is RaceState.FAILED:
         return Write("race failed", lambda w: _failed(w, job, row, race))
+    if proving.waits(s, job, row, _trial_ids(race)):
+        return None
     return Write("judge race", lambda w: judge(w, job, row, race))
 
 
@@ -131,7 +138,8 @@ def judge(s: Session, job: JobRecord, row: JobProblemRecord, race: RaceRecord) -
     publishing.withdraw_quarantined(s)
     facts = _facts(s, parse_problem(row.problem), race)
     served = publishing.served_for(s, job, row)
-    decision = decide(race.entrants, facts, publishing.as_served(served), race.noise)
+    entrants = _still_right(s, race)
+    decision = decide(entrants, facts, publishing.as_served(served), race.noise)
     for sentence in decision.failures:
         events.note(s, job.id, "finalist_failed", {"job_problem_id": row.id, "text": sentence})
     told = {"decision": decision.verb.value, "race_id": race.id, "reason": decision.reason}
@@ -149,11 +157,32 @@ def judge(s: Session, job: JobRecord, row: JobProblemRecord, race: RaceRecord) -
         release = publishing.publish(s, job, row, race, decision, facts)
         told["release_id"] = release.id
         text = f"Release {release.id}: {decision.reason}."
-        if release.state is not ReleaseState.PUBLISHED:
+        if release.unproven:
+            why = f"{publishing.unproven_because(job)} ({decision.reason})"
+            text = f"Release {release.id} is not served: {why}."
+            events.note(s, job.id, "unproven", {"release_id": release.id, "text": text})
+        elif release.state is not ReleaseState.PUBLISHED:
             text = f"Release {release.id} is not served: the one before it is pinned ({decision.reason})."
         elif decision.winner is Winner.BASELINE:
             text = f"Release {release.id} serves the vendor's kernel: {decision.reason}."
         jobs.move_problem(s, row.id, JobProblemState.DONE, reason, text, told)
+
+
+def _trial_ids(race: RaceRecord) -> list[int]:
+    return sorted({one.trial_id for one in race.entrants if one.trial_id is not None})
+
+
+def _still_right(s: Session, race: RaceRecord) -> list[EntrantResult]:
+    """The results, without those whom the emulator found wrong while they raced."""
+    wrong = proving.wrong_ones(s, _trial_ids(race))
+    entrants = []
+    for one in race.entrants:
+        trial = wrong.get(one.trial_id or 0)
+        if trial is not None and one.failure is None:
+            reason = trial.reason or TrialReason.WRONG_RESULT
+            one = replace(one, failure=Failed(TrialState.FAILED, reason))
+        entrants.append(one)
+    return entrants
 
 
 def _disturbed(

@@ -15,7 +15,18 @@ import structlog
 from sqlalchemy.orm import Session
 
 from service.jobs import releases as publishing
-from service.store import clock, events, idempotency, jobs, leases, logins, races, trials, workers
+from service.store import (
+    clock,
+    emulation_claims,
+    events,
+    idempotency,
+    jobs,
+    leases,
+    logins,
+    races,
+    trials,
+    workers,
+)
 from service.store.database import Database
 from service.store.enums import EventKind, JobState
 from service.store.records import WorkerRecord
@@ -83,7 +94,7 @@ def _lives(pid: int) -> bool:
 
 def _reap(s: Session, dead: list[WorkerRecord]) -> bool:
     touched = _bury(s, dead)
-    touched += len(trials.expire(s)) + len(races.expire(s))
+    touched += len(trials.expire(s)) + len(races.expire(s)) + len(emulation_claims.expire(s))
     touched += len(publishing.withdraw_quarantined(s))
     return touched > 0
 
@@ -93,6 +104,7 @@ def _bury(s: Session, dead: list[WorkerRecord]) -> int:
     touched = 0
     for worker in dead:
         touched += len(trials.expire(s, owner=worker.id)) + len(races.expire(s, owner=worker.id))
+        touched += len(emulation_claims.expire(s, owner=worker.id))
         touched += leases.release_all(s, worker.id)
         workers.remove(s, worker.id)
         _log.info("gave back what a dead worker held", worker=worker.id, pid=worker.pid)

@@ -7,9 +7,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from service.jobs import proving
 from service.jobs.decide import Decision, Facts, Served
 from service.jobs.errors import IllegalMove, NotFound, NothingToRollBack
-from service.store import quarantines, releases
+from service.jobs.proving import Proof
+from service.store import quarantines, releases, trials
 from service.store.enums import EntrantRole, ReleaseState, Winner
 from service.store.records import JobProblemRecord, JobRecord, NewRelease, RaceRecord, ReleaseRecord
 
@@ -44,9 +46,12 @@ def publish(
     decision: Decision,
     facts: Mapping[int, Facts],
 ) -> ReleaseRecord:
-    """Write the release that a race decided on, and serve it unless what is served is pinned."""
+    """Write the release that a race decided on, and serve it unless what is served is pinned, or no emulated
+    verdict speaks for it though its family needs one."""
     assert decision.winner is not None
     assert decision.time_us is not None
+    ours = decision.winner is Winner.TRIAL and decision.trial_id is not None
+    unproven = ours and _unproven(s, decision.trial_id)
     before = served_for(s, job, row)
     made = releases.create(
         s,
@@ -63,11 +68,28 @@ def publish(
             noise=dict(decision.noise),
             baseline=_baseline(race),
             reason=decision.reason,
+            unproven=unproven,
         ),
     )
+    if unproven:
+        return made
     if before is not None and before.pinned:
         return made
     return releases.publish(s, made.id, decision.reason)
+
+
+def _unproven(s: Session, trial_id: int | None) -> bool:
+    trial = None if trial_id is None else trials.get(s, trial_id)
+    if trial is None:
+        return False
+    return proving.proof(s, trial) not in (Proof.PROVEN, Proof.NOT_NEEDED)
+
+
+def unproven_because(job: JobRecord) -> str:
+    """Why a release waits for an admin."""
+    if proving.policy(job) == "never":
+        return "nobody ran it in the emulator, as was asked; an admin may publish it, marked unproven"
+    return "the emulator's verdict on it could not be had; an admin may publish it, marked unproven"
 
 
 def _baseline(race: RaceRecord) -> dict[str, Any]:
@@ -113,6 +135,20 @@ def unpin(s: Session, release_id: int) -> ReleaseRecord:
     """Let a better release take its place again. Not pinned: nothing happens."""
     release = _get(s, release_id)
     return releases.pin(s, release_id, False) if release.pinned else release
+
+
+def publish_candidate(s: Session, release_id: int) -> ReleaseRecord:
+    """Serve a release that waits for a person, marked unproven while no emulated verdict speaks for it. One
+    that is known to be wrong is never served."""
+    release = _get(s, release_id)
+    if release.state is ReleaseState.PUBLISHED:
+        return release
+    if release.state is not ReleaseState.CANDIDATE or _is_quarantined(s, release):
+        state = "quarantined" if release.state is ReleaseState.CANDIDATE else str(release.state)
+        raise IllegalMove("release", str(release_id), state, "publish", [ReleaseState.CANDIDATE])
+    if release.winner is Winner.TRIAL:
+        releases.set_unproven(s, release_id, _unproven(s, release.trial_id))
+    return releases.publish(s, release_id, f"published by a person: {release.reason}")
 
 
 def rollback(s: Session, release_id: int) -> ReleaseRecord:

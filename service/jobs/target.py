@@ -13,7 +13,6 @@ from rooftile.problem import Problem
 from sqlalchemy.orm import Session
 
 from search_space.device import Device, arch_of_key
-from search_space.errors import SpaceError
 from search_space.registry import families, families_for, why_not
 from service.jobs.request import CACHES, LAUNCHES, Target
 from service.store import devices
@@ -109,11 +108,8 @@ def device_model(key: str, row: DeviceRecord | None) -> Device:
 
 
 def arch_model(arch: str) -> Device:
-    """A typical device of an arch that no device was named for."""
-    if not arch.startswith("x86"):
-        raise SpaceError(f"no typical device of {arch} is known yet")
-    # Four cores of no particular make: the numbers are the generic ones of search_space.
-    return Device.for_key(CpuKey("generic", 0, 0, 4, arch))
+    """The typical device of an arch that no device was named for."""
+    return Device.for_arch(arch)
 
 
 # ---------------------------------------------------------------- families

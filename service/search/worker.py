@@ -153,8 +153,9 @@ class SearchWorker:
         self._faults.pop(job_id, None)
 
     def _ring(self, moved: list[int]) -> None:
-        """Say that there may be something to compile, and to measure on these jobs' devices."""
+        """Say that there may be something to compile or emulate, and to measure on these jobs' devices."""
         self._doorbell.ring(Kind.COMPILE)
+        self._doorbell.ring(Kind.EMULATE)
         with self._db.read() as s:
             keys = {row.device_key for job_id in moved for row in jobs.problems(s, job_id)}
         for key in keys - {None}:

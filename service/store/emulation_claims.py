@@ -28,7 +28,7 @@ from .enums import (
     TrialState,
 )
 from .evidence import add_verdict
-from .models import Emulation, Job, Problem, Trial
+from .models import Emulation, Job, Problem, Release, Trial
 from .records import ClaimId, EmulateClaim, EmulateOutcome, Failed, Undecided
 from .sql import changed
 from .transitions import EMULATION_OPEN
@@ -166,12 +166,15 @@ def expire(s: Session, *, owner: str | None = None, max_attempts: int = 3, limit
 
 
 def _let_go(s: Session, row: Emulation) -> None:
-    """Trials that waited for this verdict are judged: no device was asked for."""
+    """Trials that waited for this verdict are judged, no device being asked; releases that lacked it have it."""
     now = clock.now(s)
     for trial in _trials(s, row, [TrialState.COMPILED]):
         if trial.stage is Stage.EMULATE and not _waits_for_its_own(s, row, trial):
             ended = {"stage": Stage.DONE, "finished_at": now, **ends.FREE}
             moves.transition(s, trial, TrialState.RANKED, columns=ended, at=now)
+    spoken_for = select(Trial.id).where(_of(row))
+    unproven = update(Release).where(Release.unproven.is_(True), Release.trial_id.in_(spoken_for))
+    changed(s, unproven.values(unproven=False))
 
 
 def _waits_for_its_own(s: Session, row: Emulation, trial: Trial) -> bool:

@@ -52,6 +52,7 @@ __all__ = [
     "measure_waits",
     "of_problem",
     "propose",
+    "ranked",
     "release",
     "renew",
     "spent",
@@ -164,6 +165,18 @@ def top(s: Session, job_problem_id: int, limit: int) -> list[TrialRecord]:
     """The fastest ones, as `best`, fastest first; equal times by number."""
     query = select(Trial).where(Trial.job_problem_id == job_problem_id, _promotable())
     return [trial_record(row) for row in s.scalars(query.order_by(Trial.time_us, Trial.number).limit(limit))]
+
+
+def ranked(s: Session, job_problem_id: int, limit: int) -> list[TrialRecord]:
+    """The best by the cost model of those that were compiled and judged, no device being asked; equal ones
+    by number."""
+    query = select(Trial).where(
+        Trial.job_problem_id == job_problem_id,
+        Trial.state == TrialState.RANKED,
+        usable(Trial.predicted_us),
+    )
+    query = query.order_by(Trial.predicted_us, Trial.number).limit(limit)
+    return [trial_record(row) for row in s.scalars(query.execution_options(populate_existing=True))]
 
 
 def best_of_job(s: Session, job_id: int) -> dict[int, TrialRecord]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from service.errors import HomeError, PortTakenError
 from service.paths import Home, home_error
-from service.store import leases, logins, migrate, races, tokens, trials, workers
+from service.store import emulation_claims, leases, logins, migrate, races, tokens, trials, workers
 from service.store.database import Database
 from service.store.enums import Scope
 from service.store.records import WorkerRecord
@@ -111,6 +111,7 @@ def forget_dead_workers(database: Database, pid: int | None = None) -> list[str]
         with database.begin() as s:
             trials.expire(s, owner=row.id)
             races.expire(s, owner=row.id)
+            emulation_claims.expire(s, owner=row.id)
             leases.release_all(s, row.id)
             workers.remove(s, row.id)
     return [row.id for row in dead]

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from rooftile.problem import parse_problem
-from support.store import failed, measured, measurement, verdict
+from support.store import emulated, failed, measured, measurement, verdict
 from support.toy_family import true_us
 
 from search_space.device import Device
@@ -18,13 +18,14 @@ from search_space.schedule import Schedule
 from service.jobs.advance import advance
 from service.jobs.proposing import Proposer
 from service.jobs.target import arch_model
-from service.store import devices, jobs, races, trials, workers
+from service.store import devices, emulation_claims, jobs, races, trials, workers
 from service.store.database import Database
 from service.store.enums import EntrantRole, JobState, TrialReason, WorkerKind, WorkerState
 from service.store.records import (
     CompileClaim,
     Compiled,
     DeviceRecord,
+    EmulateOutcome,
     Entrant,
     EntrantResult,
     Failed,
@@ -43,6 +44,9 @@ Outcome = Measured | Failed | None
 """None: whatever `time_us` says."""
 
 
+GPU_DEVICE = Device.for_arch("sm_80").key
+
+
 def connect(db: Database, *keys: str) -> None:
     """A measure worker for each device reports."""
     for key in keys or (DEVICE,):
@@ -51,7 +55,7 @@ def connect(db: Database, *keys: str) -> None:
             devices.upsert(
                 s,
                 DeviceRecord(
-                    key=key, name=device.name, kind="cpu", arch=device.arch.name, data=device.to_json()
+                    key=key, name=device.name, kind=key[:3], arch=device.arch.name, data=device.to_json()
                 ),
             )
             workers.heartbeat(s, f"measure-{key}", WorkerKind.MEASURE, "elsewhere", 1, key, WorkerState.IDLE)
@@ -79,13 +83,16 @@ class Hands:
     compiled: list[int] = field(default_factory=list)
     measured: list[int] = field(default_factory=list)
     races: list[list[str]] = field(default_factory=list)
+    on_emulate: Callable[[Schedule], EmulateOutcome | None] = lambda schedule: None
+    emulated: list[int] = field(default_factory=list)
+    """Trials whose schedule was run in the emulator."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
     def compile(self, limit: int = 100) -> int:
         with self.db.begin() as s:
-            claims = trials.claim_compile(s, "compiler", limit, 60, [ARCH, "x86-64-v3"])
+            claims = trials.claim_compile(s, "compiler", limit, 60, [ARCH, "x86-64-v3", "sm_80"])
         for claim in claims:
             schedule = Schedule.from_json(claim.schedule)
             outcome = self.on_compile(schedule) or self.built(schedule, claim)
@@ -96,7 +103,10 @@ class Hands:
 
     def built(self, schedule: Schedule, claim: CompileClaim) -> Compiled:
         device = arch_model(claim.arch) if claim.device_key is None else Device.for_key(claim.device_key)
-        plan = get_family(claim.family).plan(parse_problem(claim.problem), device, schedule)
+        family: Any = get_family(claim.family)
+        problem = parse_problem(claim.problem)
+        plan = family.plan(problem, device, schedule)
+        cuda = not claim.arch.startswith("x86")
         data = f"{schedule.key} {self.toolchain}".encode()
         return Compiled(
             artifact_sha256=sha256(data).hexdigest(),
@@ -108,7 +118,21 @@ class Hands:
             resources={},
             log="",
             compile_s=0.01,
+            ptx=b".version 8.7" if cuda else None,
+            structure=family.structure(problem, device, schedule) if cuda else None,
         )
+
+    def emulate(self, limit: int = 100) -> int:
+        for count in range(limit):
+            with self.db.begin() as s:
+                claim = emulation_claims.claim(s, "emulator", 60, ["sm_80"])
+            if claim is None:
+                return count
+            outcome = self.on_emulate(Schedule.from_json(claim.schedule)) or emulated()
+            with self.db.begin() as s:
+                assert emulation_claims.finish(s, claim.claim_id, outcome)
+            self.emulated.append(claim.trial_id)
+        return limit
 
     def measure(self, limit: int = 100) -> int:
         with self.db.begin() as s:
@@ -159,6 +183,7 @@ def drive(hands: Hands, job_id: int, proposer: Proposer, *, rounds: int = 400, b
     for _ in range(rounds):
         did = advance(hands.db, job_id, proposer, owner="test")
         did = bool(hands.compile(batch)) | bool(hands.measure(batch)) | bool(hands.race()) | did
+        did = bool(hands.emulate(batch)) | did
         with hands.db.read() as s:
             job = jobs.get(s, job_id)
         assert job is not None

@@ -111,22 +111,24 @@ FAMILY = ToyFamily()
 BEST_US = 1000.0
 
 
-def register() -> None:
+def register(name: str = NAME, module: str = __name__) -> None:
     """Make it the only family of this process. For processes that end with the test."""
     registry._MODULES.clear()
-    registry._MODULES[NAME] = __name__
+    registry._MODULES[name] = module
     registry._OP_OF.clear()
-    registry._OP_OF[NAME] = "gemm"
+    registry._OP_OF[name] = "gemm"
     registry.get_family.cache_clear()
 
 
 @contextmanager
-def only_family() -> Iterator[ToyFamily]:
+def only_family(name: str = NAME, module: str = __name__) -> Iterator[ToyFamily]:
     """The only family while the block runs."""
     modules, ops = dict(registry._MODULES), dict(registry._OP_OF)
-    register()
+    register(name, module)
     try:
-        yield FAMILY
+        found = registry.get_family(name)
+        assert isinstance(found, ToyFamily)
+        yield found
     finally:
         registry._MODULES.clear()
         registry._MODULES.update(modules)
