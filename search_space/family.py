@@ -53,6 +53,17 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class SharedArea:
+    """A named area of a block's dynamic shared memory: `stages` pieces of `stage_bytes`, one after the
+    other."""
+
+    name: str
+    offset_bytes: int
+    stage_bytes: int
+    stages: int = 1
+
+
+@dataclass(frozen=True)
 class BuildSpec:
     """What the compiler is asked for. Holds no sizes of the problem: one artifact serves a sweep."""
 
@@ -140,4 +151,18 @@ class Family(Protocol):
 
     def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
         """How to run what was compiled."""
+        ...
+
+    def shared_map(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[SharedArea, ...]:
+        """The areas of dynamic shared memory; none on x86."""
+        ...
+
+    def structure(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, Value]:
+        """What a proof depends on: roles, movement, layout, class of stages, epilogue, dtypes, never sizes.
+        Schedules of equal structure share a verdict."""
+        ...
+
+    def proof_problems(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[Problem, ...]:
+        """Small problems that keep the structure and for which the schedule is legal: several tiles, ragged
+        edges, more steps of k than stages, fewer, less than one. None where nothing is emulated (x86)."""
         ...

@@ -14,9 +14,9 @@ from rooftile.problem import Problem
 
 from search_space.cpu_device import as_cpu
 from search_space.device import Device
-from search_space.family import BuildSpec, Estimate, Family, Parameter
+from search_space.family import BuildSpec, Estimate, Family, Parameter, SharedArea
 from search_space.plan import gemm_x86_cost, gemm_x86_plan, gemm_x86_shape, gemm_x86_space, gemm_x86_starts
-from search_space.schedule import Schedule
+from search_space.schedule import Schedule, Value
 from search_space.violation import Violation
 
 
@@ -57,6 +57,20 @@ class GemmX86:
     def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
         """How to run it."""
         return gemm_x86_plan.plan(problem, as_cpu(device), schedule)
+
+    def shared_map(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[SharedArea, ...]:
+        """None: CPUs have no shared memory of that kind."""
+        return ()
+
+    def structure(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, Value]:
+        """The macros it is built with, and who does what."""
+        spec = gemm_x86_plan.build(problem, as_cpu(device), schedule)
+        roles = {n: v for n, v in schedule.group("roles").items() if isinstance(v, (str, bool))}
+        return {"source": spec.source, **dict(spec.defines), **roles}
+
+    def proof_problems(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[Problem, ...]:
+        """None: x86 artifacts are proved on the device."""
+        return ()
 
 
 FAMILY: Family = GemmX86()

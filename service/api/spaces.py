@@ -30,10 +30,11 @@ _NOMINAL_CORES = 8
 
 def archs(known: Sequence[DeviceRecord]) -> list[schemas.Arch]:
     """Every arch by name, with the families that compile for it and the devices that have it."""
-    probe = Gemm(m=1024, n=1024, k=1024, dtype="f32")
+    # One of each that some family takes: CPUs compute f32, tensor cores 16-bit types.
+    probes = [Gemm(m=1024, n=1024, k=1024, dtype=dtype) for dtype in ("f32", "f16")]
     out = []
     for name in ARCHS:
-        mine = [family.name for family in families_for(probe, name)]
+        mine = list(dict.fromkeys(f.name for probe in probes for f in families_for(probe, name)))
         note = "" if mine else f"no family compiles for it yet; planned: {', '.join(_later(name)) or 'none'}"
         out.append(
             schemas.Arch(
@@ -102,7 +103,8 @@ def _machine(
     if record is not None:
         return arch, record.key, _numbers(record.key, record)
     if arch in CUDA_ARCHS:
-        return arch, None, None
+        typical = Device.for_arch(arch)
+        return arch, typical.key, typical
     return arch, None, Device.for_key(CpuKey("generic", 0, 0, _NOMINAL_CORES, arch))
 
 

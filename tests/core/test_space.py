@@ -12,7 +12,7 @@ from rooftile.problem import Gemm, Problem
 
 from search_space.device import Device
 from search_space.errors import EmptySpace, UnknownFamily
-from search_space.family import BuildSpec, Estimate, Family, Parameter
+from search_space.family import BuildSpec, Estimate, Family, Parameter, SharedArea
 from search_space.registry import get_family
 from search_space.schedule import Schedule, Value
 from search_space.space import Space
@@ -64,6 +64,15 @@ class Toy:
     def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
         step = Launch("run", (Arg.ptr("a"),), threads=1)
         return LaunchPlan("toy", device.arch.name, "x86", ("run",), (), (step,))
+
+    def shared_map(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[SharedArea, ...]:
+        return ()
+
+    def structure(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, Value]:
+        return {}
+
+    def proof_problems(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[Problem, ...]:
+        return ()
 
 
 def grid(n: int, choices: int) -> tuple[Parameter, ...]:

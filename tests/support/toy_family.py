@@ -12,8 +12,8 @@ from rooftile.problem import Problem
 
 from search_space import registry
 from search_space.device import Device
-from search_space.family import BuildSpec, Estimate, Parameter
-from search_space.schedule import Schedule
+from search_space.family import BuildSpec, Estimate, Parameter, SharedArea
+from search_space.schedule import Schedule, Value
 from search_space.violation import Violation
 
 NAME = "toy_x86"
@@ -73,6 +73,15 @@ class ToyFamily:
 
     def plan(self, problem: Problem, device: Device, schedule: Schedule) -> LaunchPlan:
         return LaunchPlan.from_json(plan_json(device.arch.name, 4096 * schedule.integer("split")))
+
+    def shared_map(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[SharedArea, ...]:
+        return ()
+
+    def structure(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, Value]:
+        return {}
+
+    def proof_problems(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[Problem, ...]:
+        return ()
 
 
 def plan_json(arch: str, workspace_bytes: int) -> dict[str, object]:

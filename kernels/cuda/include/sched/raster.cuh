@@ -1,0 +1,36 @@
+// Which tile of the result does a block compute?
+//
+// Blocks that run at the same time should share rows of A and columns of B in L2, so they are taken along one
+// side of a band of `group` tiles of the other. The grid is one long row: y and z end at 65535.
+#pragma once
+
+namespace sched {
+
+struct Tile {
+    int row;     // of tiles
+    int column;
+    int split;   // which part of k
+    int batch;
+};
+
+/// `along_m`: neighbours lie below each other in a band that is `group` tiles high; else beside each other in one
+/// that is `group` tiles wide. The last band may be narrower.
+__device__ __forceinline__ Tile tile_of(unsigned block, unsigned rows, unsigned columns, unsigned splits, unsigned group,
+                                        bool along_m) {
+    const unsigned tiles = rows * columns;
+    const unsigned place = block % tiles;
+    const unsigned above = block / tiles;
+    const unsigned across = along_m ? rows : columns, along = along_m ? columns : rows;
+    const unsigned band = place / (group * along), in_band = place % (group * along);
+    const unsigned first = band * group;
+    const unsigned width = across - first < group ? across - first : group;
+    const unsigned x = first + in_band % width, y = in_band / width;
+    Tile tile;
+    tile.row = along_m ? x : y;
+    tile.column = along_m ? y : x;
+    tile.split = above % splits;
+    tile.batch = above / splits;
+    return tile;
+}
+
+}  // namespace sched

@@ -1,0 +1,61 @@
+// How do the blocks that share a tile's k put their sums together, the same way every time?
+//
+// Each writes its sums to the workspace and then counts itself. Whoever counts last adds all of them up in the order
+// of k, its own among them, and finishes the tile. Nobody waits for a block that may not have started.
+#pragma once
+
+#include "epilogue/element.cuh"
+#include "ptx/atom.cuh"
+
+namespace sched {
+
+/// False: another block finishes this tile. True: `sums` are those of all splits. `partials`: of this tile,
+/// `splits` times as many 16-byte quads as the block has fragments and threads; `counter` was 0 at the launch.
+/// `flag` is a word of shared memory that nobody else uses. All threads of the block take part.
+template <int MI, int NI, int THREADS, class Acc>
+__device__ __forceinline__ bool last_to_arrive(Acc (&sums)[MI][NI][4], unsigned char* partials, unsigned* counter,
+                                               unsigned splits, unsigned split, unsigned* flag) {
+    using epilogue::Pack;
+    constexpr long long SPLIT_BYTES = static_cast<long long>(MI) * NI * THREADS * 16;
+    const int thread = threadIdx.x;
+    unsigned char* mine = partials + split * SPLIT_BYTES + thread * 16;
+#pragma unroll
+    for (int i = 0; i < MI; ++i)
+#pragma unroll
+        for (int j = 0; j < NI; ++j) {
+            Pack<tile::F32, 4> quad;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) quad.words[e] = epilogue::word(sums[i][j][e]);
+            quad.store(mine + (i * NI + j) * THREADS * 16, 4);
+        }
+    __syncthreads();  // the whole block's sums are written, and thread 0 publishes them
+    if (thread == 0) *flag = ptx::atom_acq_rel_gpu_global_add_u32(counter, 1u);
+    __syncthreads();
+    if (*flag != splits - 1) return false;
+    const unsigned char* from = partials + thread * 16;
+#pragma unroll
+    for (int i = 0; i < MI; ++i)
+#pragma unroll
+        for (int j = 0; j < NI; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sums[i][j][e] = Acc(0);
+#pragma unroll 1
+    for (unsigned s = 0; s < splits; ++s, from += SPLIT_BYTES) {
+#pragma unroll
+        for (int i = 0; i < MI; ++i)
+#pragma unroll
+            for (int j = 0; j < NI; ++j) {
+                Pack<tile::F32, 4> quad;
+                quad.load(from + (i * NI + j) * THREADS * 16, 4);
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    Acc part;
+                    epilogue::from_word(part, quad.words[e]);
+                    sums[i][j][e] += part;
+                }
+            }
+    }
+    return true;
+}
+
+}  // namespace sched

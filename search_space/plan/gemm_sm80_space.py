@@ -1,0 +1,201 @@
+"""Which schedules has gemm_sm80, and which of them are legal?
+
+Every rule names what refuses the schedule: shared memory and registers of the arch, the fragments of mma.sync
+and ldmatrix, the alignment that cp.async wants. Sources: PTX ISA (mma.sync, ldmatrix, cp.async), CUDA C++
+programming guide (limits by compute capability).
+"""
+
+from __future__ import annotations
+
+from rooftile.problem import Gemm, Problem
+
+from search_space.arch import get_arch
+from search_space.family import Parameter
+from search_space.gpu_device import GpuDevice
+from search_space.plan.gemm_cuda_plan import LAST, REDUCE, WHOLE, Grid
+from search_space.plan.gemm_cuda_shape import FP8, Shape, refused_scales
+from search_space.plan.gemm_sm80_tile import COPIES, STEP_BYTES, Tile
+from search_space.schedule import Schedule
+from search_space.violation import Number, Violation
+
+NAME = "gemm_sm80"
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120a")
+_DTYPES = {
+    "f16": "mma.f16",
+    "bf16": "mma.bf16",
+    "tf32": "mma.tf32",
+    "s8": "mma.s8",
+    "u8": "mma.s8",
+} | dict.fromkeys(FP8, "mma.fp8")
+_MOST_WARPS = 16
+
+
+def unsupported(problem: Problem, arch_name: str) -> list[Violation]:
+    """Why the family cannot compute the problem on that arch; empty: it can."""
+    if not isinstance(problem, Gemm):
+        return [Violation("op", f"it computes gemm, not {problem.op}", {"op": problem.op})]
+    if arch_name not in ARCHS:
+        return [Violation("arch", f"it runs on {', '.join(ARCHS)}, not on {arch_name}", {"arch": arch_name})]
+    has = get_arch(arch_name).limits.instructions
+    found = [v for x in "ab" for v in _operand(problem, x, arch_name, has)]
+    if problem.dtype.acc == "f16":
+        found.append(Violation("dtype", "dtype.acc: it sums in f32, not in f16", {"dtype.acc": "f16"}))
+    if problem.dtype.c in FP8 and "cvt.fp8" not in has:
+        numbers: dict[str, Number] = {"dtype.c": problem.dtype.c, "arch": arch_name}
+        message = f"dtype.c: conversion to {problem.dtype.c} (cvt) needs sm_89, not {arch_name}"
+        found.append(Violation("dtype", message, numbers))
+    return found + refused_scales(problem)
+
+
+def _operand(problem: Gemm, x: str, arch_name: str, has: frozenset[str]) -> list[Violation]:
+    dtype, layout = getattr(problem.dtype, x), getattr(problem.layout, x)
+    if dtype not in _DTYPES:
+        message = f"dtype.{x}: mma.sync multiplies {', '.join(_DTYPES)} here, not {dtype}"
+        return [Violation("dtype", message, {f"dtype.{x}": dtype})]
+    if _DTYPES[dtype] not in has:
+        message = f"dtype.{x}: mma.sync multiplies {dtype} from sm_89 on, not on {arch_name}"
+        return [Violation("dtype", message, {f"dtype.{x}": dtype, "arch": arch_name})]
+    if layout[1] != "k" and dtype in (*FP8, "s8", "u8"):
+        wanted = {"a": "mk", "b": "nk"}[x]
+        message = (
+            f"layout.{x}: 8-bit operands must be contiguous along k ({wanted}), not {layout}: ldmatrix "
+            "transposes 16-bit elements, not bytes"
+        )
+        return [Violation("layout", message, {f"layout.{x}": layout, f"dtype.{x}": dtype})]
+    return []
+
+
+def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
+    """The space's dimensions."""
+    shape = Shape.of(problem)
+    step = STEP_BYTES // shape.a.size
+    vectors = tuple(v for v in (1, 2, 4, 8, 16) if v * shape.out_size <= 16)
+    splits = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+    copies = tuple(COPIES)
+    return (
+        Parameter("bm", "tile", (16, 32, 48, 64, 96, 128, 160, 192, 256), "rows of a block's tile"),
+        Parameter("bn", "tile", (32, 64, 96, 128, 160, 192, 224, 256), "columns of a block's tile"),
+        Parameter("bk", "tile", (step, 2 * step, 4 * step), "depth of a stage"),
+        Parameter("warps_m", "tile", (1, 2, 4, 8), "warps of a block below each other"),
+        Parameter("warps_n", "tile", (1, 2, 4, 8), "warps of a block beside each other"),
+        Parameter("copy_a", "movement", copies, "cp.async of so many bytes of A, or through registers"),
+        Parameter("copy_b", "movement", copies, "the same of B"),
+        Parameter("store", "movement", ("direct", "staged"), "results straight, or through shared memory"),
+        Parameter("vector", "movement", vectors, "results that one access moves"),
+        Parameter("banks", "layout", ("swizzle", "pad"), "rows: chunks exchanged by XOR, or moved apart"),
+        Parameter("stages", "roles", tuple(range(2, 11)), "tiles of k in shared memory"),
+        Parameter("lookahead", "order", (False, True), "fragments are read a step before their product"),
+        Parameter("raster", "order", ("m", "n"), "neighbouring blocks lie below, or beside each other"),
+        Parameter("group", "order", (1, 2, 4, 8, 16), "tiles that a band of blocks is high or wide"),
+        Parameter("split_k", "order", splits, "parts of k"),
+        Parameter(
+            "split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry"
+        ),
+    )
+
+
+def grid_of(shape: Shape, s: Schedule) -> Grid:
+    """What of a schedule the launch depends on."""
+    t, splits = Tile.of(s), s.integer("split_k")
+    return Grid(
+        bm=t.bm,
+        bn=t.bn,
+        threads=t.threads,
+        smem_bytes=t.smem_bytes(shape),
+        splits=splits,
+        split=WHOLE if splits == 1 else LAST if s.text("split_sum") == "last" else REDUCE,
+        group=s.integer("group"),
+        along_m=s.text("raster") == "m",
+        copy_a_bytes=t.copy_a or shape.a.size,
+        copy_b_bytes=t.copy_b or shape.b.size,
+        out_bytes=t.vector * shape.out_size,
+    )
+
+
+def check(problem: Problem, device: GpuDevice, schedule: Schedule) -> list[Violation]:
+    """Why the schedule is not legal; empty: it is."""
+    shape, t = Shape.of(problem), Tile.of(schedule)
+    found = _warps(t)
+    if found:
+        return found  # the rest would divide what does not divide
+    found += _memory(shape, device, t) + _registers(shape, device, t)
+    for side, name, width in ((shape.a, "copy_a", t.copy_a), (shape.b, "copy_b", t.copy_b)):
+        if width:
+            pitch = side.pitch * side.size
+            found += aligned(name, f"rows of {side.operand}", pitch, side.align_bytes, width)
+    if t.copy_a == t.copy_b == 0 and t.stages > 2:
+        message = "copies through registers have one tile under way: over 2 stages wait for nothing"
+        found.append(Violation("stages", message, {"stages": t.stages}))
+    if not t.staged and t.vector > 2:
+        message = f"a lane has 2 neighbours of a row, not {t.vector} (fragments of mma.sync)"
+        found.append(Violation("vector", message, {"vector": t.vector}))
+    return found + store(shape, t.wn, t.vector) + split(shape, t.bk, schedule)
+
+
+def _warps(t: Tile) -> list[Violation]:
+    found = []
+    for name, extent, warps, unit in (("bm", t.bm, t.warps_m, 16), ("bn", t.bn, t.warps_n, 8)):
+        if extent % (warps * unit):
+            numbers: dict[str, Number] = {name: extent, "warps": warps, "fragment": unit}
+            message = f"{warps} warps do not share {name} = {extent} in fragments of {unit} (mma.sync m16n8)"
+            found.append(Violation("warp_tile", message, numbers))
+    if t.warps > _MOST_WARPS:
+        message = f"{t.warps} warps; a block has {_MOST_WARPS} at most here"
+        found.append(Violation("warps", message, {"warps": t.warps, "most": _MOST_WARPS}))
+    return found
+
+
+def _memory(shape: Shape, device: GpuDevice, t: Tile) -> list[Violation]:
+    needed, there = t.smem_bytes(shape), device.smem_block_bytes
+    if needed <= there:
+        return []
+    a, b = t.stage_bytes(shape)
+    message = f"{t.stages} stages of {a} + {b} bytes need {needed} of shared memory; a block has {there}"
+    return [Violation("shared_memory", message, {"needed": needed, "most": there, "stages": t.stages})]
+
+
+def _registers(shape: Shape, device: GpuDevice, t: Tile) -> list[Violation]:
+    limits = device.arch.limits
+    # Given out in units of 8 a thread (256 a warp).
+    there = min(limits.registers_thread, limits.registers_sm // t.threads // 8 * 8)
+    needed = t.registers(shape)
+    if needed <= there:
+        return []
+    message = f"warp tiles of {t.wm} x {t.wn} need about {needed} registers; {t.threads} threads have {there}"
+    return [Violation("registers", message, {"needed": needed, "most": there, "threads": t.threads})]
+
+
+def aligned(name: str, what: str, pitch: int, align: int, width: int) -> list[Violation]:
+    """Accesses of `width` bytes need pitch and base to be a multiple of it."""
+    found = []
+    if pitch % width:
+        message = f"{name}: {what} are {pitch} bytes apart, no multiple of an access of {width}"
+        found.append(Violation("alignment", message, {"pitch_bytes": pitch, "access_bytes": width}))
+    if align % width:
+        message = f"{name}: {what} are aligned to {align} bytes, not to an access of {width}"
+        found.append(Violation("alignment", message, {"align_bytes": align, "access_bytes": width}))
+    return found
+
+
+def store(shape: Shape, columns: int, vector: int) -> list[Violation]:
+    """Whether results can leave `vector` at a time from a warp's `columns`."""
+    found = []
+    if columns % vector:
+        message = f"a warp's {columns} columns are no whole vectors of {vector}"
+        found.append(Violation("vector", message, {"vector": vector, "columns": columns}))
+    pitch = shape.out_pitch * shape.out_size
+    return found + aligned("vector", "rows of out", pitch, shape.out_align_bytes, vector * shape.out_size)
+
+
+def split(shape: Shape, bk: int, s: Schedule) -> list[Violation]:
+    """Whether k can be split into so many parts."""
+    splits = s.integer("split_k")
+    if splits == 1:
+        if s.text("split_sum") != "last":
+            return [Violation("split", "split_sum is last where k is not split", {"split_k": 1})]
+        return []
+    k_tiles = -(-shape.k_work // bk)
+    if splits <= k_tiles:
+        return []
+    message = f"{splits} parts of {k_tiles} tiles of k"
+    return [Violation("split", message, {"split_k": splits, "k_tiles": k_tiles})]

@@ -1,0 +1,118 @@
+"""What follows from a schedule of gemm_sm80: threads, shared memory, registers? The arithmetic of the
+template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_space.plan.gemm_cuda_shape import Shape, Side
+from search_space.schedule import Schedule
+
+STEP_BYTES = 32
+"""Of k in one mma.sync of every type: m16n8k16 of 16 bits, k32 of 8 bits, k8 of tf32."""
+COPIES = {"cp_async_16": 16, "cp_async_8": 8, "cp_async_4": 4, "plain": 0}
+"""Bytes of a copy; 0: through registers, element by element."""
+_REGISTERS_BESIDE = 40
+"""Addresses, counters and predicates of the main loop; from compiles."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sizes in elements, bytes and threads."""
+
+    bm: int
+    bn: int
+    bk: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    copy_a: int
+    """Bytes of a cp.async; 0: plain."""
+    copy_b: int
+    swizzle: bool
+    staged: bool
+    vector: int
+    lookahead: bool
+
+    @classmethod
+    def of(cls, s: Schedule) -> Tile:
+        """Of a schedule of this family."""
+        return cls(
+            bm=s.integer("bm"),
+            bn=s.integer("bn"),
+            bk=s.integer("bk"),
+            warps_m=s.integer("warps_m"),
+            warps_n=s.integer("warps_n"),
+            stages=s.integer("stages"),
+            copy_a=COPIES[s.text("copy_a")],
+            copy_b=COPIES[s.text("copy_b")],
+            swizzle=s.text("banks") == "swizzle",
+            staged=s.text("store") == "staged",
+            vector=s.integer("vector"),
+            lookahead=s.flag("lookahead"),
+        )
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.warps_m * self.warps_n
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def wm(self) -> int:
+        """Rows of a warp's tile."""
+        return self.bm // self.warps_m
+
+    @property
+    def wn(self) -> int:
+        """Columns of a warp's tile."""
+        return self.bn // self.warps_n
+
+    def row_chunks(self, side: Side, extent: int) -> int:
+        """16-byte chunks of a row of an operand's tile."""
+        return (self.bk if side.k_contiguous else extent) * side.size // 16
+
+    def span(self, side: Side, extent: int) -> int:
+        """Chunks of a row among which the swizzle exchanges."""
+        chunks = self.row_chunks(side, extent)
+        return min(8, chunks & -chunks)
+
+    def operand_bytes(self, side: Side, extent: int) -> int:
+        """Shared memory of one stage of an operand (kernels/cuda/include/tile/layout.cuh)."""
+        rows = extent if side.k_contiguous else self.bk
+        words = not side.k_contiguous and side.size == 4
+        pad = 0 if self.swizzle else 32 if words else 16
+        return rows * (self.row_chunks(side, extent) * 16 + pad)
+
+    def stage_bytes(self, shape: Shape) -> tuple[int, int]:
+        """Of A and of B."""
+        return self.operand_bytes(shape.a, self.bm), self.operand_bytes(shape.b, self.bn)
+
+    def piece_bytes(self) -> int:
+        """A warp's 16 rows of sums on their way out (kernels/cuda/include/epilogue/store.cuh)."""
+        pitch = self.wn if self.wn % 16 else self.wn + 8
+        return 16 * pitch * 4 if self.staged else 0
+
+    def smem_bytes(self, shape: Shape) -> int:
+        """Dynamic shared memory of a block: the ring, whose bytes serve the epilogue afterwards."""
+        return max(self.stages * sum(self.stage_bytes(shape)), self.warps * self.piece_bytes())
+
+    def copies(self, side: Side, extent: int, width: int) -> int:
+        """Copies of each thread for one stage of an operand."""
+        rows = extent if side.k_contiguous else self.bk
+        return -(-rows * self.row_chunks(side, extent) * 16 // (width or 16) // self.threads)
+
+    def registers(self, shape: Shape) -> int:
+        """Registers that a thread needs at least: sums, fragments, plain copies under way, and the rest."""
+        sums = self.wm * self.wn // 32
+        fragments = self.wm // 16 * 4 + self.wn // 8 * 2
+        held = sum(
+            4 * self.copies(side, extent, 0)
+            for side, extent, width in ((shape.a, self.bm, self.copy_a), (shape.b, self.bn, self.copy_b))
+            if width == 0
+        )
+        return sums + fragments * (2 if self.lookahead else 1) + held + _REGISTERS_BESIDE
