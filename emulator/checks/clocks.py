@@ -22,19 +22,25 @@ NEVER, BEFORE, FIRST = 0, 1, 2
 
 
 class Clocks:
-    """Clocks of `ctas` CTAs of `warps` warps each."""
+    """Clocks of `ctas` CTAs of `warps` warps each.
+
+    With `full` two more rows a warp travel along: `fenced`, what a fence has made visible to all and any later
+    relaxed write therefore publishes; `seen`, what relaxed reads brought and a later fence acquires. Both are handed on
+    by barriers: that `write; fence; barrier; atomic by one thread` orders is what code that is right on silicon relies
+    on, though the PTX text promises it only where the fence follows the barrier.
+    """
 
     def __init__(self, ctas: int, warps: int, full: bool) -> None:
         count = ctas * warps
         self.warps = warps
         self.full = full
         self.epoch: I32 = np.full(count, FIRST, np.int32)
-        self.known: I32 = np.full((count, count if full else warps), BEFORE, np.int32)
+        self._width = count if full else warps
+        self._state: I32 = np.full((count, self._width * (3 if full else 1)), BEFORE, np.int32)
+        self.known: I32 = self._state[:, : self._width]
+        self._fenced = self._state[:, self._width : 2 * self._width]
+        self._seen = self._state[:, 2 * self._width :]
         self._own: Index = np.arange(count) if full else np.arange(count) % warps
-        # What a fence has made ready to be released by a later relaxed write, and what relaxed reads brought
-        # that a later fence will acquire (PTX ISA, memory consistency model: release and acquire patterns).
-        self._fenced: dict[int, I32] = {}
-        self._seen: dict[int, I32] = {}
         self._marks: dict[int, I32] = {}
 
     def ordered(self, warp: Index, other: Index, stamp: I32) -> npt.NDArray[np.bool_]:
@@ -52,45 +58,45 @@ class Clocks:
         first = warp // self.warps * self.warps
         return self.known[warp[:, None], first[:, None] + np.arange(self.warps)]
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- barriers -----------------------------------------------------------------------------------------
 
     def release(self, warp: Index) -> I32:
-        """What `warp` (n,) publishes now: rows of `known` with its present epoch; a new epoch begins."""
-        rows = self.known[warp].copy()
+        """What `warp` (n,) brings to a barrier now; a new epoch begins."""
+        rows = self._state[warp]
         rows[np.arange(len(warp)), self._own[warp]] = self.epoch[warp]
         self.epoch[warp] += 1
         self.known[warp, self._own[warp]] = self.epoch[warp] - 1
         return rows
 
     def acquire(self, warp: Index, rows: I32) -> None:
-        """`warp` (n,) is ordered after what `rows` (n, columns), or one row for all, published."""
-        own = self._own[warp]
-        self.known[warp] = np.maximum(self.known[warp], rows)
-        self.known[warp, own] = self.epoch[warp] - 1
+        """`warp` (n,) is ordered after what `rows`, one each or one for all, brought."""
+        self._state[warp] = np.maximum(self._state[warp], rows)
+        self.known[warp, self._own[warp]] = self.epoch[warp] - 1
 
     def join(self, warps: Index, rows: I32) -> None:
         """All of `warps` meet at a barrier to which they brought `rows`."""
         self.acquire(warps, rows.max(axis=0)[None, :])
 
-    # -- words in memory that order: one at a time, for they are few ---------------------------------------
+    # -- words in memory that order (only with `full`): one at a time, for they are few --------------------
 
     def fence(self, warp: int) -> None:
-        """A fence (fence.acq_rel, membar): releases what later relaxed writes publish, acquires what earlier
-        relaxed reads saw."""
+        """A fence (fence.acq_rel, fence.sc, membar)."""
+        if not self.full:
+            return
+        np.maximum(self.known[warp], self._seen[warp], out=self.known[warp])
+        self.known[warp, self._own[warp]] = self.epoch[warp] - 1
         one = np.array([warp])
-        seen = self._seen.pop(warp, None)
-        if seen is not None:
-            self.acquire(one, seen[None, :])
-        self._fenced[warp] = self.release(one)[0]
+        self._fenced[warp] = self.release(one)[0, : self._width]
 
     def write_mark(self, warp: int, address: int, release: bool, keep: bool) -> None:
         """A strong write to `address`; `keep`: a read-modify-write, which continues a release sequence."""
-        row = self.release(np.array([warp]))[0] if release else self._fenced.get(warp)
-        old = self._marks.get(address) if keep else None
-        if row is None:
-            if not keep:
-                self._marks.pop(address, None)
+        if not self.full:
             return
+        if release:
+            row = self.release(np.array([warp]))[0, : self._width]
+        else:
+            row = self._fenced[warp].copy()
+        old = self._marks.get(address) if keep else None
         self._marks[address] = row if old is None else np.maximum(row, old)
 
     def read_mark(self, warp: int, address: int, acquire: bool) -> None:
@@ -98,8 +104,6 @@ class Clocks:
         row = self._marks.get(address)
         if row is None:
             return
-        if acquire:
-            self.acquire(np.array([warp]), row[None, :])
-        else:
-            seen = self._seen.get(warp)
-            self._seen[warp] = row if seen is None else np.maximum(seen, row)
+        to = self.known if acquire else self._seen
+        np.maximum(to[warp], row, out=to[warp])
+        self.known[warp, self._own[warp]] = self.epoch[warp] - 1

@@ -60,6 +60,8 @@ class Buffer:
         (two dimensions whose extents overlap) are refused."""
         dims = sorted(((s, n) for s, n in zip(strides, shape, strict=True) if n > 1), reverse=True)
         run = itemsize
+        if 0 in shape:
+            dims, run = [], 0
         while dims and dims[-1][0] == run:
             run *= dims.pop()[1]
         inner = run
@@ -70,9 +72,6 @@ class Buffer:
         total = run
         for _, count in dims:
             total *= count
-        if 0 in shape:
-            total = run = 0
-            dims = []
         base = (slot << SLOT_BITS) + SLOT_START + misalign
         # Room for a view of whole 16-byte words, whatever the size.
         data = np.zeros(total + (-total % 16), np.uint8)

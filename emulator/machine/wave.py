@@ -125,6 +125,7 @@ class Wave:
         self.warps: Index = self.all_warps
         self.lanes_full = np.tile(np.arange(WARP), count)
         self.rows_full = np.repeat(self.all_warps, WARP)
+        self._carry = np.zeros((count, WARP), np.bool_)
         self._turns: dict[int, int] = {}
         self._stuck = b""
 
@@ -166,6 +167,16 @@ class Wave:
     def _garbage(self, index: int) -> Array:
         bits = self.kernel.register_bits[index]
         return np.full((self.count, WARP), GARBAGE["pred" if bits == 1 else bits])
+
+    def carry(self) -> npt.NDArray[np.bool_]:
+        """The carry flags of the group's rows."""
+        return self._carry[self.warps]
+
+    def set_carry(self, value: npt.NDArray[np.bool_]) -> None:
+        """Write the carry flags of the active lanes."""
+        rows = self._carry[self.warps]
+        np.copyto(rows, value, where=self.mask_full())
+        self._carry[self.warps] = rows
 
     def special_value(self, name: str) -> Array:
         """A special register that differs between lanes or warps."""

@@ -21,6 +21,7 @@ from emulator.ptx.nodes import Instruction
 
 _TABLE: dict[str, Callable[[Context], Step]] = {
     **dict.fromkeys(alu.OPCODES, alu.arithmetic),
+    **dict.fromkeys(("addc", "subc", "madc"), alu.with_carry),
     "mov": alu.move,
     "setp": alu.compare,
     "cvt": alu.convert,

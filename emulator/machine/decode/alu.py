@@ -2,150 +2,451 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from emulator.arith import bits as logic
+from emulator.arith import compare as comparing
+from emulator.arith import convert as converting
+from emulator.arith import floats, halves, integers
 from emulator.kernel import BITS
-from emulator.machine.decode.context import SIGNED, UNSIGNED, Context, Reader
-from emulator.machine.wave import Array, Step, Wave
-from emulator.ptx.nodes import Operand, Pair, Reg, Vector
+from emulator.machine.decode.context import UNSIGNED, Context
+from emulator.machine.wave import WARP, Array, Step, Wave
+from emulator.ptx.nodes import Operand, Pair, Sink
 
 Function: TypeAlias = Callable[..., Array]
+Plan: TypeAlias = tuple[Function, Sequence[int], int]
+"""The function on raw bits, the widths of its operands, the width of its result."""
+
+_ROUND = ("rn", "rz", "rm", "rp", "rna", "rs")
+_FLOAT = ("f32", "f64", "f32x2")
+_HALF = ("f16", "f16x2", "bf16", "bf16x2")
+_LOGIC = {"and": logic.and_, "or": logic.or_, "xor": logic.xor}
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
+            "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")  # fmt: skip
 
 OPCODES = (
-    "add", "sub", "mul", "mad", "fma", "and", "or", "xor", "not", "shl", "shr", "min", "max", "neg", "abs",
-    "div", "rem", "bfe",
+    "add", "sub", "mul", "mad", "fma", "mul24", "mad24", "sad", "div", "rem", "abs", "neg", "min", "max",
+    "popc", "clz", "bfind", "fns", "brev", "bfe", "bfi", "bmsk", "szext", "dp4a", "dp2a",
+    "and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "prmt",
+    "rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh", "copysign", "testp", "slct", "set",
 )  # fmt: skip
 
 
 def arithmetic(c: Context) -> Step:
-    kind = c.i.modifiers[-1]
-    bits = BITS[kind]
-    wide = c.has("wide")
+    """Everything that maps registers to one register."""
+    if c.has("cc") or c.i.opcode in ("addc", "subc", "madc"):
+        return with_carry(c)
+    function, widths, result = _plan(c)
     ops = c.i.operands
-    f = _simple(c, kind, bits)
-    if c.i.opcode in ("shl", "shr"):
-        reads = [c.value(ops[1], bits), c.value(ops[2], 32)]
-    elif kind == "pred":
-        reads = [c.predicate(o) for o in ops[1:]]
-    elif wide and c.i.opcode == "mad":
-        reads = [c.value(ops[1], bits, kind), c.value(ops[2], bits, kind), c.value(ops[3], 2 * bits, kind)]
-    else:
-        reads = [c.value(o, bits, kind) for o in ops[1:]]
-    write = c.dest(ops[0], bits * 2 if wide else bits, kind[0] == "s")
+    if len(ops) != len(widths) + 1:
+        raise c.error(f"{len(ops)} operands, not {len(widths) + 1}")
+    kind = c.i.modifiers[-1] if c.i.modifiers else ""
+    reads = [c.predicate(o) if n == 1 else c.value(o, n, kind) for o, n in zip(ops[1:], widths, strict=True)]
+    write = c.dest(ops[0], result, signed=kind[:1] == "s")
     if len(reads) == 1:
         (a,) = reads
-        return lambda w: write(w, f(a(w)))
+        return lambda w: write(w, function(a(w)))
     if len(reads) == 2:
         a, b = reads
-        return lambda w: write(w, f(a(w), b(w)))
-    a, b, d = reads
-    return lambda w: write(w, f(a(w), b(w), d(w)))
+        return lambda w: write(w, function(a(w), b(w)))
+    if len(reads) == 3:
+        a, b, d = reads
+        return lambda w: write(w, function(a(w), b(w), d(w)))
+    return lambda w: write(w, function(*(r(w) for r in reads)))
 
 
-def _simple(c: Context, kind: str, bits: int) -> Function:
+def _rounding(c: Context, *more: str) -> str:
+    return next((m for m in c.i.modifiers if m in _ROUND or m in more), "rn")
+
+
+def _plan(c: Context) -> Plan:
     op = c.i.opcode
-    u, s = UNSIGNED[bits], SIGNED.get(bits)
-    if op in ("and", "or", "xor"):
-        return {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op]
-    if op == "not":
-        return np.bitwise_not
-    if kind in ("f32", "f64"):
-        fl = np.float32 if bits == 32 else np.float64
-        if op in ("add", "sub", "mul"):
-            g = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[op]
-            return lambda a, b: g(a.view(fl), b.view(fl)).view(u)
-        if op in ("fma", "mad"):
-            return lambda a, b, d: (a.view(fl).astype(np.float64) * b.view(fl) + d.view(fl)).astype(fl).view(u)
-        if op == "neg":
-            return lambda a: a ^ u(1 << (bits - 1))
-    if op in ("add", "sub") :
-        return {"add": np.add, "sub": np.subtract}[op]
-    if op in ("mul", "mad"):
-        if c.has("wide"):
-            w2 = SIGNED[2 * bits] if kind[0] == "s" else UNSIGNED[2 * bits]
-            n = s if kind[0] == "s" else u
-            u2 = UNSIGNED[2 * bits]
-            m = lambda a, b: (a.view(n).astype(w2) * b.view(n).astype(w2)).view(u2)
-            return m if op == "mul" else (lambda a, b, d: m(a, b) + d)
-        if c.has("lo"):
-            return np.multiply if op == "mul" else (lambda a, b, d: a * b + d)
-    if op in ("min", "max"):
-        g = np.minimum if op == "min" else np.maximum
-        n = s if kind[0] == "s" else u
-        return lambda a, b: g(a.view(n), b.view(n)).view(u)
-    if op == "shl":
-        return lambda a, b: np.where(b < bits, a << np.minimum(b, bits - 1).astype(u), 0).astype(u)
-    if op == "shr":
-        if kind[0] == "s":
-            return lambda a, b: (a.view(s) >> np.minimum(b, bits - 1).astype(s)).view(u)
-        return lambda a, b: np.where(b < bits, a >> np.minimum(b, bits - 1).astype(u), 0).astype(u)
-    if op == "bfe":
-        def bfe(a, p, l):
-            a = a.view(s if kind[0]=="s" else u).astype(np.int64); p=p.astype(np.int64)&255; l=l.astype(np.int64)&255
-            x=(a>>p)&((1<<l)-1)
-            if kind[0]=="s": x=np.where((x>>(l-1))&1, x-(1<<l), x)
-            return x.astype(u)
-        return bfe
+    kind = c.i.modifiers[-1] if c.i.modifiers else ""
+    if kind == "pred":
+        c.allow("pred")
+        if op == "not":
+            return partial(logic.not_, "pred"), (1,), 1
+        return partial(_LOGIC[op], "pred"), (1, 1), 1
+    if kind not in BITS:
+        raise c.error("no type at its end")
+    bits = BITS[kind]
+    ftz, sat = c.has("ftz"), c.has("sat")
+    if op in _FIXED:
+        return _FIXED[op](c, kind, bits)
+    if kind in _HALF:
+        return _half(c, kind, bits)
+    if kind in _FLOAT:
+        return _float(c, kind, bits, ftz, sat)
+    return _integer(c, kind, bits, sat)
+
+
+# -- integers -------------------------------------------------------------------------------------------------
+
+
+def _integer(c: Context, kind: str, bits: int, sat: bool) -> Plan:
+    op = c.i.opcode
+    if op in ("add", "sub"):
+        c.allow("sat", kind)
+        if sat:
+            return partial(getattr(integers, op), kind, sat=True), (bits, bits), bits
+        return (np.add if op == "add" else np.subtract), (bits, bits), bits
+    if op in ("mul", "mad", "mul24", "mad24"):
+        c.allow("lo", "hi", "wide", "sat", kind)
+        part = next((m for m in c.i.modifiers if m in ("lo", "hi", "wide")), "lo")
+        wide = bits * 2 if part == "wide" else bits
+        if op == "mul" and part == "lo":
+            return np.multiply, (bits, bits), bits
+        if op == "mad" and part == "lo" and not sat:
+            return (lambda a, b, d: a * b + d), (bits, bits, bits), bits
+        function = getattr(integers, op)
+        if op.startswith("mul"):
+            return partial(function, kind, part), (bits, bits), wide
+        return partial(function, kind, part, sat=sat), (bits, bits, wide), wide
     if op in ("div", "rem"):
-        n = s if kind[0] == "s" else u
-        def dv(a, b):
-            a, b = np.broadcast_arrays(a.view(n), b.view(n))
-            z = b == 0
-            bb = np.where(z, 1, b).astype(np.int64); aa = a.astype(np.int64)
-            q = (np.abs(aa) // np.abs(bb)) * np.sign(aa) * np.sign(bb)
-            r = q if op == "div" else aa - q * bb
-            return np.where(z, -1, r).astype(n).view(u)
-        return dv
-    raise c.error("arith")
+        c.allow(kind)
+        return partial(getattr(integers, op), kind), (bits, bits), bits
+    if op in ("min", "max"):
+        c.allow("relu", kind)
+        function = integers.min_ if op == "min" else integers.max_
+        return partial(function, kind, relu=c.has("relu")), (bits, bits), bits
+    if op in ("abs", "neg"):
+        c.allow(kind)
+        return partial(integers.abs_ if op == "abs" else integers.neg, kind), (bits,), bits
+    if op == "sad":
+        c.allow(kind)
+        return partial(integers.sad, kind), (bits, bits, bits), bits
+    raise c.error(f"not known for .{kind}")
+
+
+# -- floats ---------------------------------------------------------------------------------------------------
+
+
+def _float(c: Context, kind: str, bits: int, ftz: bool, sat: bool) -> Plan:
+    op = c.i.opcode
+    rnd = _rounding(c, "approx", "full")
+    two, three = (bits, bits), (bits, bits, bits)
+    if op in ("add", "sub", "mul", "fma", "mad"):
+        c.allow(*_ROUND, "ftz", "sat", kind)
+        function = {"add": floats.add, "sub": floats.sub, "mul": floats.mul}.get(op, floats.fma)
+        if rnd == "rn" and not ftz and not sat and kind == "f32" and op in _QUICK:
+            return _QUICK[op], two, bits
+        return partial(function, kind, rnd=rnd, ftz=ftz, sat=sat), three if op in ("fma", "mad") else two, bits
+    if op in ("neg", "abs"):
+        c.allow("ftz", kind)
+        return partial(floats.neg if op == "neg" else floats.abs_, kind, ftz=ftz), (bits,), bits
+    if op in ("min", "max"):
+        c.allow("ftz", "NaN", "xorsign", "abs", kind)
+        function = floats.min_ if op == "min" else floats.max_
+        options = {"ftz": ftz, "nan": c.has("NaN"), "xorsign_abs": c.has("xorsign")}
+        operands = c.operands(3, 4)
+        if len(operands) == 4:
+            return (lambda a, b, d: function(kind, function(kind, a, b, **options), d, **options)), three, bits
+        return partial(function, kind, **options), two, bits
+    if op == "div":
+        c.allow(*_ROUND, "approx", "full", "ftz", kind)
+        return partial(floats.div, kind, rnd=rnd, ftz=ftz), two, bits
+    if op in ("rcp", "sqrt"):
+        c.allow(*_ROUND, "approx", "ftz", kind)
+        return partial(getattr(floats, op), kind, rnd=rnd, ftz=ftz), (bits,), bits
+    if op == "rsqrt":
+        c.allow("approx", "ftz", kind)
+        return partial(floats.rsqrt, kind, ftz=ftz), (bits,), bits
+    if op in ("sin", "cos", "lg2", "ex2"):
+        c.allow("approx", "ftz", kind)
+        return partial(getattr(floats, op), ftz=ftz), (bits,), bits
+    if op == "tanh":
+        c.allow("approx", kind)
+        return floats.tanh, (bits,), bits
+    raise c.error(f"not known for .{kind}")
+
+
+def _quick(function: Callable[[Any, Any], Any]) -> Function:
+    """f32 to nearest is what numpy does; the NaN it makes is made the one of the PTX ISA."""
+
+    def run(a: Array, b: Array) -> Array:
+        found = np.asarray(function(a.view(np.float32), b.view(np.float32)))
+        bits = found.view(np.uint32)
+        nan = found != found
+        return np.where(nan, np.uint32(0x7FFFFFFF), bits) if nan.any() else bits
+
+    return run
+
+
+_QUICK = {"add": _quick(np.add), "sub": _quick(np.subtract), "mul": _quick(np.multiply)}
+
+
+def _half(c: Context, kind: str, bits: int) -> Plan:
+    op = c.i.opcode
+    c.allow("rn", "ftz", "sat", "relu", "NaN", "xorsign", "abs", "approx", "oob", kind)
+    two = (bits, bits)
+    options: dict[str, Any] = {}
+    for name in ("ftz", "sat", "relu"):
+        if c.has(name):
+            options[name] = True
+    if op in ("add", "sub", "mul"):
+        return partial(getattr(halves, op), kind, **options), two, bits
+    if op == "fma":
+        return partial(halves.fma, kind, **options), (bits, bits, bits), bits
+    if op in ("neg", "abs"):
+        return partial(getattr(halves, op if op == "neg" else "abs_"), kind, **options), (bits,), bits
+    if op in ("min", "max"):
+        options["nan"] = c.has("NaN")
+        options["xorsign_abs"] = c.has("xorsign")
+        return partial(halves.min_ if op == "min" else halves.max_, kind, **options), two, bits
+    if op in ("ex2", "tanh"):
+        return partial(getattr(halves, op), kind, **options), (bits,), bits
+    raise c.error(f"not known for .{kind}")
+
+
+# -- bits and fields --------------------------------------------------------------------------------------------
+
+
+def _logical(c: Context, kind: str, bits: int) -> Plan:
+    c.allow(kind)
+    if c.i.opcode == "not":
+        return np.invert, (bits,), bits
+    if c.i.opcode == "cnot":
+        return partial(logic.cnot, kind), (bits,), bits
+    return {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[c.i.opcode], (bits, bits), bits
+
+
+def _lop3(c: Context, kind: str, bits: int) -> Plan:
+    c.allow("b32")
+    table = c.integer(c.operands(5)[4])
+    return (lambda a, b, d, _: logic.lop3(a, b, d, table)), (32, 32, 32, 32), 32
+
+
+def _shift(c: Context, kind: str, bits: int) -> Plan:
+    c.allow(kind)
+    amount = c.operands(3)[2]
+    function = logic.shl if c.i.opcode == "shl" else logic.shr
+    known = getattr(amount, "value", None)
+    if known is not None and 0 <= known < bits and kind[0] != "s":
+        by = UNSIGNED[bits](known)
+        direct = np.left_shift if c.i.opcode == "shl" else np.right_shift
+        return (lambda a, _: direct(a, by)), (bits, 32), bits
+    return partial(function, kind), (bits, 32), bits
+
+
+def _funnel(c: Context, kind: str, bits: int) -> Plan:
+    c.allow("l", "r", "wrap", "clamp", "b32")
+    direction, mode = c.i.modifiers[:2]
+    return partial(logic.shf, direction, mode), (32, 32, 32), 32
+
+
+def _permute(c: Context, kind: str, bits: int) -> Plan:
+    c.allow("b32", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
+    mode = next((m for m in c.i.modifiers if m != "b32"), None)
+    return partial(logic.prmt, mode=mode), (32, 32, 32), 32
+
+
+def _count(c: Context, kind: str, bits: int) -> Plan:
+    c.allow("shiftamt", kind)
+    if c.i.opcode == "bfind":
+        return partial(logic.bfind, kind, shiftamt=c.has("shiftamt")), (bits,), 32
+    return partial(getattr(logic, c.i.opcode), kind), (bits,), 32
+
+
+def _plain(name: str, widths: Callable[[int], Sequence[int]]) -> Callable[[Context, str, int], Plan]:
+    """An instruction whose function takes the type and raw operands, and that has no modifiers."""
+
+    def plan(c: Context, kind: str, bits: int) -> Plan:
+        c.allow(kind)
+        function = getattr(logic, name)
+        typed = name in ("brev", "bfe", "bfi")
+        return partial(function, kind) if typed else function, widths(bits), bits
+
+    return plan
+
+
+def _moded(c: Context, kind: str, bits: int) -> Plan:
+    c.allow("clamp", "wrap", kind)
+    mode = "clamp" if c.has("clamp") else "wrap"
+    if c.i.opcode == "bmsk":
+        return partial(logic.bmsk, mode), (32, 32), 32
+    return partial(logic.szext, mode, kind), (32, 32), 32
+
+
+def _dot(c: Context, kind: str, bits: int) -> Plan:
+    c.allow("lo", "hi", "u32", "s32")
+    a, b = c.i.modifiers[-2:]
+    if c.i.opcode == "dp4a":
+        return partial(integers.dp4a, a, b), (32, 32, 32), 32
+    return partial(integers.dp2a, c.i.modifiers[0], a, b), (32, 32, 32), 32
+
+
+def _copysign(c: Context, kind: str, bits: int) -> Plan:
+    c.allow(kind)
+    return partial(floats.copysign, kind), (bits, bits), bits
+
+
+def _testp(c: Context, kind: str, bits: int) -> Plan:
+    c.allow("finite", "infinite", "number", "notanumber", "normal", "subnormal", kind)
+    return partial(comparing.testp, c.i.modifiers[0], kind), (bits,), 1
+
+
+def _slct(c: Context, kind: str, bits: int) -> Plan:
+    # slct{.ftz}.dtype.{s32,f32}: the last type is that of the condition.
+    c.allow("ftz", *c.i.modifiers[-2:])
+    d_type = c.i.modifiers[-2]
+    n = BITS[d_type]
+    return partial(comparing.slct, d_type, kind, ftz=c.has("ftz")), (n, n, 32), n
+
+
+def _set(c: Context, kind: str, bits: int) -> Plan:
+    c.allow(*_COMPARE, "and", "or", "xor", "ftz", *c.i.modifiers[-2:])
+    operator = next(m for m in c.i.modifiers if m in _COMPARE)
+    boolean = next((m for m in c.i.modifiers if m in ("and", "or", "xor")), None)
+    d_type = c.i.modifiers[-2]
+    ftz = c.has("ftz")
+    if boolean is None:
+        return (lambda a, b: comparing.set_(d_type, kind, operator, a, b, ftz=ftz)), (bits, bits), BITS[d_type]
+    return (
+        (lambda a, b, p: comparing.set_(d_type, kind, operator, a, b, boolean, p, ftz)), (bits, bits, 1), BITS[d_type]
+    )  # fmt: skip
+
+
+_FIXED: dict[str, Callable[[Context, str, int], Plan]] = {
+    **dict.fromkeys(("and", "or", "xor", "not", "cnot"), _logical),
+    **dict.fromkeys(("shl", "shr"), _shift),
+    **dict.fromkeys(("popc", "clz", "bfind"), _count),
+    **dict.fromkeys(("bmsk", "szext"), _moded),
+    **dict.fromkeys(("dp4a", "dp2a"), _dot),
+    "lop3": _lop3,
+    "shf": _funnel,
+    "prmt": _permute,
+    "brev": _plain("brev", lambda n: (n,)),
+    "bfe": _plain("bfe", lambda n: (n, 32, 32)),
+    "bfi": _plain("bfi", lambda n: (n, n, 32, 32)),
+    "fns": _plain("fns", lambda n: (32, 32, 32)),
+    "copysign": _copysign,
+    "testp": _testp,
+    "slct": _slct,
+    "set": _set,
+}
+
+
+# -- carries ------------------------------------------------------------------------------------------------------
+
+
+def with_carry(c: Context) -> Step:
+    """add.cc, addc{.cc}, sub.cc, subc{.cc}, mad.cc, madc{.cc}: the carry flag is each thread's own."""
+    kind = c.i.modifiers[-1]
+    c.allow("cc", "lo", "hi", kind)
+    bits = BITS[kind]
+    opcode = c.i.opcode
+    reads = [c.value(o, bits, kind) for o in c.i.operands[1:]]
+    write = c.dest(c.i.operands[0], bits)
+    sets, uses = c.has("cc"), opcode.endswith("c")
+    part = "hi" if c.has("hi") else "lo"
+
+    def step(w: Wave) -> None:
+        carry = w.carry() if uses else None
+        values = [r(w) for r in reads]
+        if opcode.startswith("mad"):
+            found, out = integers.madc(kind, part, *values, carry)
+        else:
+            found, out = (integers.addc if opcode.startswith("add") else integers.subc)(kind, *values, carry)
+        write(w, found)
+        if sets:
+            w.set_carry(np.broadcast_to(out, (w.rows, WARP)))
+
+    return step
+
+
+# -- moves, comparisons, conversions ----------------------------------------------------------------------------
 
 
 def move(c: Context) -> Step:
-    """mov.type d, a; also the packing and unpacking of vectors."""
+    """mov.type d, a; also packing and unpacking of vectors."""
     kind = c.i.modifiers[-1]
     c.allow(kind)
     target, source = c.operands(2)
     if kind == "pred":
         read, write = c.predicate(source), c.dest(target, 1)
+    elif BITS[kind] == 128:
+        raise c.error("type .b128 is not known here")
     else:
         read, write = c.value(source, BITS[kind], kind), c.dest(target, BITS[kind])
     return lambda w: write(w, read(w))
 
 
 def compare(c: Context) -> Step:
+    """setp.op{.bool}{.ftz}.type p{|q}, a, b{, c}."""
     kind = c.i.modifiers[-1]
-    op = c.i.modifiers[0]
+    c.allow(*_COMPARE, "and", "or", "xor", "ftz", kind)
+    operator = next(m for m in c.i.modifiers if m in _COMPARE)
+    boolean = next((m for m in c.i.modifiers if m in ("and", "or", "xor")), None)
+    ops = c.operands(3, 4)
     bits = BITS[kind]
-    ops = c.i.operands
     a, b = c.value(ops[1], bits, kind), c.value(ops[2], bits, kind)
-    view = SIGNED[bits] if kind[0] == "s" else (np.float32 if kind == "f32" else UNSIGNED[bits])
-    f = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-         "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}[op]
-    write = c.dest(ops[0], 1)
-    extra = c.predicate(ops[3]) if len(ops) > 3 else None
-    return lambda w: write(w, f(a(w).view(view), b(w).view(view)))
+    with_ = c.predicate(ops[3]) if len(ops) == 4 else None
+    if (with_ is None) != (boolean is None):
+        raise c.error("a third operand and a boolean operation go together")
+    ftz = c.has("ftz")
+    target: Operand = ops[0]
+    q: Operand = Sink()
+    if isinstance(target, Pair):
+        target, q = target.first, target.second
+    write_p, write_q = c.dest(target, 1), c.dest(q, 1)
+
+    def step(w: Wave) -> None:
+        third = None if with_ is None else with_(w)
+        p, second = comparing.setp(kind, operator, a(w), b(w), boolean, third, ftz)
+        write_p(w, p)
+        write_q(w, second)
+
+    if isinstance(q, Sink) and boolean is None and kind not in ("f16x2", "bf16x2"):
+        return lambda w: write_p(w, comparing.compare(kind, operator, a(w), b(w), ftz))
+    return step
 
 
 def select(c: Context) -> Step:
+    """selp.type d, a, b, p."""
     kind = c.i.modifiers[-1]
+    c.allow(kind)
     bits = BITS[kind]
     d, a, b, p = c.operands(4)
-    ra, rb, rp, write = c.value(a, bits, kind), c.value(b, bits, kind), c.predicate(p), c.dest(d, bits)
-    return lambda w: write(w, np.where(rp(w), ra(w), rb(w)))
+    read_a, read_b, read_p = c.value(a, bits, kind), c.value(b, bits, kind), c.predicate(p)
+    write = c.dest(d, bits)
+    return lambda w: write(w, np.where(read_p(w), read_a(w), read_b(w)))
+
+
+_NARROW = {"e4m3": 8, "e5m2": 8, "e2m1": 4, "ue8m0": 8}
 
 
 def convert(c: Context) -> Step:
-    to, frm = c.i.modifiers[-2:]
-    d, a = c.operands(2)
-    r, write = c.value(a, BITS[frm], frm), c.dest(d, BITS[to], to[0] == "s")
-    if frm in ("f32",) and to == "bf16":
-        def cv(w):
-            x = r(w).astype(np.uint64)
-            return write(w, ((x + 0x7FFF + ((x >> 16) & 1)) >> 16).astype(np.uint16))
-        return cv
-    if frm[0] in "us" and to[0] in "us":
-        n = SIGNED[BITS[frm]] if frm[0] == "s" else UNSIGNED[BITS[frm]]
-        return lambda w: write(w, r(w).view(n).astype(UNSIGNED[BITS[to]]))
-    raise c.error("cvt")
+    """cvt{.rounding}{.ftz}{.sat}.dtype.atype, and the packed forms."""
+    d_type, a_type = c.i.modifiers[-2:]
+    flags = set(c.i.modifiers[:-2])
+    rnd = next((m for m in c.i.modifiers[:-2] if m in (*_ROUND, "rni", "rzi", "rmi", "rpi")), None)
+    c.allow(*_ROUND, "rni", "rzi", "rmi", "rpi", "ftz", "sat", "satfinite", "relu", "pack", d_type, a_type)
+    options = {name: True for name in ("ftz", "sat", "satfinite", "relu") if name in flags}
+    ops = c.i.operands
+    if c.has("pack"):
+        raise c.error("cvt.pack is not known here")
+    function = partial(converting.cvt, d_type, a_type, rnd=rnd, **options)
+    source, result = _width(c, a_type), _width(c, d_type)
+    signed = d_type[0] == "s"
+    if len(ops) == 3:
+        # Two values packed into one register; the first goes to the upper half.
+        high, low = c.value(ops[1], source, a_type), c.value(ops[2], source, a_type)
+        write = c.dest(ops[0], result, signed)
+        return lambda w: write(w, function(high(w), low(w)))
+    read, write = c.value(ops[1], source, a_type), c.dest(ops[0], result, signed)
+    return lambda w: write(w, function(read(w)))
+
+
+def _width(c: Context, kind: str) -> int:
+    if kind in BITS:
+        return BITS[kind]
+    if kind.endswith("x2") and kind[:-2] in _NARROW:
+        return 16
+    raise c.error(f"type .{kind} is not known here")
+
+
+__all__ = ["OPCODES", "arithmetic", "compare", "convert", "move", "select", "with_carry"]
