@@ -67,7 +67,8 @@ def not_(type_: str, a: Any) -> Array:
 
 def cnot(type_: str, a: Any) -> Array:
     """cnot: 1 where a is 0, else 0 (9.7.8.5)."""
-    return (_raw(type_, a) == 0).astype(unsigned(bits_of(type_)))
+    out: Array = (_raw(type_, a) == 0).astype(unsigned(bits_of(type_)))
+    return out
 
 
 def lop3(a: Any, b: Any, c: Any, lut: int) -> Array:
@@ -199,7 +200,8 @@ def szext(mode: str, type_: str, a: Any, b: Any) -> Array:
     if type_[0] == "s":
         sign = _right(a, np.maximum(length, np.uint32(1)) - np.uint32(1), 32) & np.uint32(1)
         found = np.where((sign == 1) & (length > 0), found | ~mask, found)
-    return np.where(n >= 32, a, found) if mode == "clamp" else found
+    out: Array = np.where(n >= 32, a, found) if mode == "clamp" else found
+    return out
 
 
 def bmsk(mode: str, a: Any, b: Any) -> Array:
@@ -237,12 +239,14 @@ def _raw(type_: str, a: Any) -> Array:
 
 def _left(a: Array, amount: Array, bits: int) -> Array:
     width = np.uint32(bits - 1)
-    return np.where(amount > width, a.dtype.type(0), a << (amount & width).astype(a.dtype))
+    out: Array = np.where(amount > width, a.dtype.type(0), a << (amount & width).astype(a.dtype))
+    return out
 
 
 def _right(a: Array, amount: Array, bits: int) -> Array:
     width = np.uint32(bits - 1)
-    return np.where(amount > width, a.dtype.type(0), a >> (amount & width).astype(a.dtype))
+    out: Array = np.where(amount > width, a.dtype.type(0), a >> (amount & width).astype(a.dtype))
+    return out
 
 
 def _ones(length: Array, bits: int) -> Array:

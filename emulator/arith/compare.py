@@ -14,7 +14,8 @@ from emulator.arith.types import Array, Bools, bits_of, raw, typed, unsigned
 __all__ = ["combine", "compare", "flush", "numbers", "selp", "set_", "setp", "slct", "testp"]
 
 _ORDERED = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less,
+    "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _UNORDERED = {"equ": "eq", "neu": "ne", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
@@ -28,7 +29,8 @@ def flush(type_: str, a: Any) -> Array:
     a = raw(a, bits)
     exponent = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}[type_]
     kind = unsigned(bits)
-    return np.where(a & kind(exponent) == 0, a & kind(1 << (bits - 1)), a)
+    out: Array = np.where(a & kind(exponent) == 0, a & kind(1 << (bits - 1)), a)
+    return out
 
 
 def numbers(type_: str, a: Any) -> Array:
@@ -64,16 +66,11 @@ def compare(type_: str, operator: str, a: Any, b: Any, ftz: bool = False) -> Boo
 
 def combine(boolean: str | None, value: Bools, c: Any) -> Bools:
     """`value` and, or, xor the predicate `c`; `value` alone without an operation."""
-    match boolean:
-        case None:
-            return value
-        case "and":
-            return np.logical_and(value, c)
-        case "or":
-            return np.logical_or(value, c)
-        case "xor":
-            return np.logical_xor(value, c)
-    raise ValueError(f"unknown boolean operation {boolean}")
+    if boolean is None:
+        return value
+    operations = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+    out: Bools = operations[boolean](value, c)
+    return out
 
 
 def setp(
@@ -150,7 +147,8 @@ def testp(property_: str, type_: str, a: Any) -> Bools:
         case "notanumber":
             return np.isnan(x)
         case "normal":
-            return np.isfinite(x) & ((size >= smallest) | (size == 0))
+            out: Bools = np.isfinite(x) & ((size >= smallest) | (size == 0))
+            return out
         case "subnormal":
             found: Bools = (size < smallest) & (size > 0)
             return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.arith.compare import flush
+from emulator.arith.compare import flush, numbers
 from emulator.arith.rounding import exact_f64, round_f32, sum_to_odd
 from emulator.arith.types import Array, bits_of, pairs, raw, typed, unsigned
 
@@ -25,6 +25,7 @@ __all__ = [
     "cos",
     "div",
     "ex2",
+    "extreme",
     "fma",
     "lg2",
     "max_",
@@ -39,7 +40,12 @@ __all__ = [
     "tanh",
 ]
 
-NAN32 = np.uint32(0x7FFFFFFF)
+NAN = {
+    "f16": np.uint16(0x7FFF),
+    "bf16": np.uint16(0x7FFF),
+    "f32": np.uint32(0x7FFFFFFF),
+    "f64": np.uint64(0x7FF8000000000000),
+}
 _quiet = np.errstate(all="ignore")
 
 
@@ -70,7 +76,7 @@ def mul(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: boo
             x, y = typed("f64", a), typed("f64", b)
             near = np.asarray(x * y)
             if rnd != "rn":
-                near = _directed(near, lambda p, q: p * q, rnd, x, y)
+                near = _directed(near, lambda p, q: p * q, rnd, x, y, where=(x != 0) & (y != 0))
             return near.view(np.uint64)
         x, y = _read(a, ftz), _read(b, ftz)
         if rnd == "rn":
@@ -97,21 +103,24 @@ def neg(type_: str, a: Any, ftz: bool = False) -> Array:
         return pairs(lambda x: neg("f32", x), a, bits=64)
     bits = bits_of(type_)
     a = flush("f32", a) if ftz else raw(a, bits)
-    return np.bitwise_xor(a, unsigned(bits)(1 << (bits - 1)))
+    out: Array = np.bitwise_xor(a, unsigned(bits)(1 << (bits - 1)))
+    return out
 
 
 def abs_(type_: str, a: Any, ftz: bool = False) -> Array:
     """abs (9.7.3.9): the sign bit cleared."""
     bits = bits_of(type_)
     a = flush("f32", a) if ftz else raw(a, bits)
-    return np.bitwise_and(a, unsigned(bits)((1 << (bits - 1)) - 1))
+    out: Array = np.bitwise_and(a, unsigned(bits)((1 << (bits - 1)) - 1))
+    return out
 
 
 def copysign(type_: str, a: Any, b: Any) -> Array:
     """copysign: the value of `b` with the sign of `a` (9.7.3.2)."""
     bits = bits_of(type_)
     sign = unsigned(bits)(1 << (bits - 1))
-    return (raw(a, bits) & sign) | (raw(b, bits) & ~sign)
+    out: Array = (raw(a, bits) & sign) | (raw(b, bits) & ~sign)
+    return out
 
 
 def min_(
@@ -125,7 +134,7 @@ def min_(
     xorsign: bool = False,
 ) -> Array:
     """min of two or three (9.7.3.11): -0 is less than +0; a NaN is passed over, or with `nan` wins."""
-    return _extreme(type_, True, a, b, c, ftz, nan, absolute, xorsign)
+    return extreme(type_, True, a, b, c, ftz, nan, absolute, xorsign)
 
 
 def max_(
@@ -139,7 +148,7 @@ def max_(
     xorsign: bool = False,
 ) -> Array:
     """max of two or three (9.7.3.12): +0 is greater than -0; a NaN is passed over, or with `nan` wins."""
-    return _extreme(type_, False, a, b, c, ftz, nan, absolute, xorsign)
+    return extreme(type_, False, a, b, c, ftz, nan, absolute, xorsign)
 
 
 def div(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False) -> Array:
@@ -149,7 +158,7 @@ def div(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False) -> Array
             x, y = np.broadcast_arrays(typed("f64", a), typed("f64", b))
             near = np.asarray(x / y)
             if rnd != "rn":
-                near = _directed(near, lambda p, q: p / q, rnd, x, y, where=y != 0)
+                near = _directed(near, lambda p, q: p / q, rnd, x, y, where=(x != 0) & (y != 0))
             return near.view(np.uint64)
         x, y = _read(a, ftz), _read(b, ftz)
         near = np.divide(x, y)
@@ -235,7 +244,7 @@ def _write(x: Array, ftz: bool, sat: bool = False) -> Array:
     if sat:
         return np.where(nan | (x <= 0), np.float32(0), np.minimum(x, np.float32(1))).view(np.uint32)
     if nan.any():
-        bits = np.where(nan, NAN32, bits)
+        bits = np.where(nan, NAN["f32"], bits)
     return flush("f32", bits) if ftz else bits
 
 
@@ -266,18 +275,13 @@ def _add64(x: Array, y: Array, rnd: str) -> Array:
 def _directed(
     near: Array, function: Callable[..., Fraction], rnd: str, *operands: Array, where: Any = True
 ) -> Array:
-    """Another rounding of f64 than to nearest, exactly; `near` stays where an operand is not finite or 0
-    comes."""
+    """Another rounding of f64 than to nearest, exactly; `near` stays where an operand is not finite."""
     operands = tuple(np.broadcast_arrays(*operands))
     finite = np.broadcast_to(np.asarray(where), near.shape).copy()
     for operand in operands:
         finite &= np.isfinite(operand)
     found = near.copy()
     found[finite] = exact_f64(function, rnd, *(o[finite] for o in operands))
-    # A product or quotient that is exactly 0 has its own sign already.
-    if function(Fraction(1), Fraction(0) + 1) == 1:
-        zero = finite & (found == 0) & (near == 0) & (np.minimum.reduce([np.abs(o) for o in operands]) == 0)
-        found[zero] = near[zero]
     return found
 
 
@@ -368,7 +372,7 @@ def _gross64(function: Callable[[Array], Any], a: Any) -> Array:
     return np.where(found != found, np.uint64(0x7FFFFFFF00000000), out)
 
 
-def _extreme(
+def extreme(
     type_: str,
     least: bool,
     a: Any,
@@ -379,6 +383,7 @@ def _extreme(
     absolute: bool,
     xorsign: bool,
 ) -> Array:
+    """min (`least`) or max of floats of any type, with all their modifiers."""
     bits = bits_of(type_)
     a, b = (flush(type_, v) if ftz else raw(v, bits) for v in (a, b))
     sign = unsigned(bits)(1 << (bits - 1))
@@ -390,23 +395,24 @@ def _extreme(
         c = flush(type_, c) if ftz else raw(c, bits)
         found = _extreme_of_two(type_, least, found, c & ~sign if absolute else c, nan)
     elif xorsign:
-        value = typed(type_, found)
+        value = numbers(type_, found)
         found = np.where(value != value, found, (found & ~sign) | xor)
     return found
 
 
 def _extreme_of_two(type_: str, least: bool, a: Array, b: Array, nan: bool) -> Array:
-    x, y = typed(type_, a), typed(type_, b)
-    bits = bits_of(type_)
+    x, y = numbers(type_, a), numbers(type_, b)
     # Between equal numbers only zeros differ: the sign bit decides.
     if least:
         found = np.where((x < y) | ((x == y) & (a > b)), a, b)
     else:
         found = np.where((x > y) | ((x == y) & (a < b)), a, b)
-    canonical = np.uint32(0x7FFFFFFF) if bits == 32 else np.uint64(0x7FF8000000000000)
+    canonical = NAN[type_]
     a_nan, b_nan = x != x, y != y
     if not (a_nan.any() or b_nan.any()):
         return found
     if nan:
-        return np.where(a_nan | b_nan, canonical, found)
-    return np.where(a_nan & b_nan, canonical, np.where(a_nan, b, np.where(b_nan, a, found)))
+        out: Array = np.where(a_nan | b_nan, canonical, found)
+        return out
+    out: Array = np.where(a_nan & b_nan, canonical, np.where(a_nan, b, np.where(b_nan, a, found)))
+    return out

@@ -94,7 +94,8 @@ def mad(type_: str, part: str, a: Any, b: Any, c: Any, sat: bool = False) -> Arr
     product = mul(type_, part, a, b)
     if sat:
         return _clamped(product.view(np.int32).astype(np.int64) + typed("s32", c))
-    return np.add(product, np.asarray(c).astype(product.dtype, copy=False))
+    out: Array = np.add(product, np.asarray(c).astype(product.dtype, copy=False))
+    return out
 
 
 def madc(type_: str, part: str, a: Any, b: Any, c: Any, carry: Bools | None = None) -> tuple[Array, Bools]:
@@ -120,7 +121,8 @@ def sad(type_: str, a: Any, b: Any, c: Any) -> Array:
     """sad: c + |a - b| (9.7.1.7)."""
     less = typed(type_, a) < typed(type_, b)
     a, b = _raw(type_, a), _raw(type_, b)
-    return np.add(np.where(less, b - a, a - b), _raw(type_, c))
+    out: Array = np.add(np.where(less, b - a, a - b), _raw(type_, c))
+    return out
 
 
 def div(type_: str, a: Any, b: Any) -> Array:
@@ -136,7 +138,8 @@ def rem(type_: str, a: Any, b: Any) -> Array:
 def abs_(type_: str, a: Any) -> Array:
     """abs (9.7.1.10); that of the least number is itself."""
     a = _raw(type_, a)
-    return np.where(a >> np.uint8(bits_of(type_) - 1) == 1, np.negative(a), a)
+    out: Array = np.where(a >> np.uint8(bits_of(type_) - 1) == 1, np.negative(a), a)
+    return out
 
 
 def neg(type_: str, a: Any) -> Array:

@@ -20,6 +20,7 @@ import numpy as np
 from emulator.arith.types import Array
 
 __all__ = [
+    "encode_bf16",
     "exact_f64",
     "fraction_to_f64",
     "nearest_multiple",
@@ -37,13 +38,15 @@ def sum_to_odd(x: Array, y: Array) -> Array:
     back = total - x
     lost = (x - (total - back)) + (y - back)
     # An infinity makes `lost` NaN, which is neither less nor greater than 0.
-    outward, inward = lost * total > 0, lost * total < 0
+    away = lost * np.copysign(1.0, total)
+    outward, inward = away > 0, away < 0
     bits = np.asarray(total).view(np.int64)
     even = bits & _ONE == 0
     change = (outward & even).astype(np.int64) - (inward & even).astype(np.int64)
     if not change.any():
         return np.asarray(total)
-    return (bits + change).view(np.float64)
+    out: Array = (bits + change).view(np.float64)
+    return out
 
 
 def round_f32(x: Array, mode: str) -> Array:
@@ -59,6 +62,17 @@ def round_f32(x: Array, mode: str) -> Array:
     if mode == "rp":
         return np.where(back < x, np.nextafter(near, np.float32(np.inf)), near)
     raise ValueError(f"unknown rounding {mode}")
+
+
+def encode_bf16(x: Array) -> Array:
+    """An f64 array (exact, or to odd) to the nearest bf16 (uint16), ties to even; NaN is 0x7fff."""
+    near = np.asarray(x.astype(np.float32))
+    back = near.astype(np.float64)
+    # f32 to odd first: cut, and remember in the last bit that something was lost.
+    bits = near.view(np.uint32) - (np.abs(back) > np.abs(x)).astype(np.uint32)
+    bits = bits | (back != x).astype(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
+    return np.where(x != x, np.uint16(0x7FFF), rounded.astype(np.uint16))
 
 
 def nearest_multiple(x: Array, mode: str) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Bools", "bits_of", "pairs", "raw", "signed", "typed", "unsigned"]
+__all__ = ["Array", "Bools", "bits_of", "extend", "pairs", "raw", "signed", "typed", "unsigned"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -57,6 +57,15 @@ def typed(type_: str, a: Any) -> Array:
     if type_[0] == "f":
         return found.view(_FLOAT[bits])
     return found
+
+
+def extend(type_: str, a: Any, bits: int) -> Array:
+    """A value of `type_` in a register `bits` wide: sign-extended for .s types, zero-extended for others
+    (9.4.1)."""
+    own = _BITS[type_]
+    if type_[0] == "s" and own < bits:
+        return raw(a, own).view(_SIGNED[own]).astype(_SIGNED[bits]).view(_UNSIGNED[bits])
+    return raw(a, bits)
 
 
 def pairs(function: Callable[..., Array], *operands: Any, bits: int = 32) -> Array:
