@@ -40,7 +40,7 @@ __all__ = [
     "tanh",
 ]
 
-NAN = {
+NAN: dict[str, Any] = {
     "f16": np.uint16(0x7FFF),
     "bf16": np.uint16(0x7FFF),
     "f32": np.uint32(0x7FFFFFFF),
@@ -409,10 +409,7 @@ def _extreme_of_two(type_: str, least: bool, a: Array, b: Array, nan: bool) -> A
         found = np.where((x > y) | ((x == y) & (a < b)), a, b)
     canonical = NAN[type_]
     a_nan, b_nan = x != x, y != y
-    if not (a_nan.any() or b_nan.any()):
-        return found
-    if nan:
-        out: Array = np.where(a_nan | b_nan, canonical, found)
-        return out
-    out: Array = np.where(a_nan & b_nan, canonical, np.where(a_nan, b, np.where(b_nan, a, found)))
-    return out
+    if a_nan.any() or b_nan.any():
+        both = a_nan | b_nan if nan else a_nan & b_nan
+        found = np.where(both, canonical, np.where(a_nan, b, np.where(b_nan, a, found)))
+    return found
