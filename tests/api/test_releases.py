@@ -236,8 +236,9 @@ def test_archs_and_devices(client: TestClient, seed: Any) -> None:
     archs = {arch["name"]: arch for arch in client.get("/v1/archs").json()["archs"]}
     assert archs["x86-64-v4"]["families"] == ["gemm_x86"]
     assert archs["x86-64-v4"]["devices"] == [CPU]
-    assert archs["sm_90a"]["families"] == []
-    assert "gemm_sm90" in archs["sm_90a"]["note"]
+    assert "gemm_sm80" in archs["sm_90a"]["families"]
+    assert archs["sm_100a"]["families"] == []
+    assert "gemm_sm100" in archs["sm_100a"]["note"]
     device = client.get("/v1/devices").json()["devices"][0]
     assert (device["key"], device["connected"]) == (CPU, True)
     assert device["roof"] == {"gflops": 1250.0, "read_gbps": 180.0}
