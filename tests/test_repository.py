@@ -66,7 +66,7 @@ def test_wheels_hold_one_name_each_and_the_data(tmp_path: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in client} == {"rooftile"}
     server = zipfile.ZipFile(next(tmp_path.glob("rooftile_server*.whl"))).namelist()
     tops = {name.split("/")[0] for name in server if ".dist-info" not in name}
-    assert tops == {"service", "worker", "search_space"}
+    assert tops == {"service", "worker", "search_space", "emulator"}
     for wanted in ("service/_data/kernels/x86/pool.c", "service/_data/migrations/env.py"):
         assert wanted in server, wanted
     assert any(name.startswith("service/web/templates/") for name in server)
