@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMITS = Limits()
 
 # nvrtc.h, enum nvrtcResult.
-_OUT_OF_MEMORY, _INVALID_OPTION = 1, 5
+_OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7
 _MOST_NAMES = 50
 # A limit on the address space is met by an allocation that no longer fits, so the peak stays below it.
 _NEAR_LIMIT = 0.85
@@ -196,6 +196,7 @@ def _why(outcome: Outcome, nvrtc: Nvrtc, recipe: Recipe, limits: Limits) -> tupl
     """What the end of a call that gave no cubin means."""
     log = _log(outcome)
     near = outcome.peak_bytes >= _NEAR_LIMIT * limits.memory_bytes
+    silent = not log.strip() or outcome.result == _NO_BUILTINS
     if outcome.timed_out:
         return TrialReason.COMPILE_TIMEOUT, f"NVRTC was killed after {limits.wall_s:g} s."
     if outcome.status == -signal.SIGXCPU or (
@@ -206,7 +207,7 @@ def _why(outcome: Outcome, nvrtc: Nvrtc, recipe: Recipe, limits: Limits) -> tupl
         outcome.status == MEMORY_EXIT
         or outcome.result == _OUT_OF_MEMORY
         or _MEMORY_WORDS.search(log)
-        or (near and (outcome.status in _ENDED_BY_ITSELF or (outcome.result and not log.strip())))
+        or (near and (outcome.status in _ENDED_BY_ITSELF or (outcome.result and silent)))
     ):
         mib = limits.memory_bytes >> 20
         return TrialReason.COMPILE_MEMORY, f"NVRTC needed more than {mib} MiB of memory."
@@ -221,9 +222,9 @@ def _why(outcome: Outcome, nvrtc: Nvrtc, recipe: Recipe, limits: Limits) -> tupl
     arch = recipe.toolchain.arch
     if outcome.result == _INVALID_OPTION and _ARCH_WORDS.search(log):
         return TrialReason.COMPILER_MISSING, f"NVRTC {nvrtc.version} does not know the arch {arch}."
-    advice = ptxas_log.parse(log).advice
-    if advice:
-        return TrialReason.SPILLS, _advice_in_words(advice)
+    serious = ptxas_log.parse(log).serious
+    if serious:
+        return TrialReason.SPILLS, _advice_in_words(serious)
     if match := _SHARED_WORDS.search(log):
         return TrialReason.RESOURCE_LIMIT, f"ptxas refused the kernel: it {match[0].strip()}."
     if outcome.result == 0:
@@ -272,9 +273,9 @@ def _static_gate(outcome: Outcome, recipe: Recipe, log: str) -> dict[str, Any]:
         loads = sum(each.spill_loads_bytes for each in where.values())
         message = f"Registers do not suffice: {stores} bytes of spill stores, {loads} bytes of spill loads."
         raise refuse(TrialReason.SPILLS, message, kind="spills", entries=entries)
-    if report.advice:
-        codes = [code for code, _ in report.advice]
-        message = _advice_in_words(report.advice)
+    if report.serious:
+        codes = [code for code, _ in report.serious]
+        message = _advice_in_words(report.serious)
         raise refuse(TrialReason.SPILLS, message, kind="advice", codes=codes, entries=entries)
     most = {name: max(each[name] for each in entries.values()) for name in _NOTHING.to_json()}
     return {
@@ -284,6 +285,7 @@ def _static_gate(outcome: Outcome, recipe: Recipe, log: str) -> dict[str, Any]:
         "size_bytes": len(outcome.cubin),
         "ptx_bytes": len(outcome.ptx),
         "exported": list(summary.entries[:_MOST_NAMES]),
+        "advice": [code for code, _ in report.advice],
     }
 
 

@@ -124,7 +124,8 @@ class NvrtcHost:
                 timed_out=end["timed_out"],
                 cpu_s=end["cpu_s"],
                 wall_s=end["wall_s"],
-                peak_bytes=max(0, self._vm_bytes - self._rss_bytes) + end["maxrss_bytes"],
+                # What the library maps is there from the start, resident or not.
+                peak_bytes=self._vm_bytes + max(0, end["maxrss_bytes"] - self._rss_bytes),
             )
 
     def _send(self, message: bytes, descriptors: list[int]) -> subprocess.Popen[bytes]:

@@ -29,6 +29,9 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PARENT_LOOK_MS = 1000
+STACK_BYTES = 64 << 20
+"""NVRTC raises its own stack to the hard limit, which elsewhere may be none: deep nesting would eat the
+memory of the machine. With a limit it crashes, the same on each machine."""
 FAULT_EXIT = 70
 """The child's own fault, told on its output."""
 MEMORY_EXIT = 71
@@ -87,6 +90,7 @@ def child(library: Library, parent: int, limits: dict, files: tuple[int, int, in
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 2))
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_bytes"], limits["file_bytes"]))
+        resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
         resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], limits["memory_bytes"]))
         said, cubin, ptx = compile_program(library, data)
         head = json.dumps({**said, "cubin_bytes": len(cubin), "ptx_bytes": len(ptx)}).encode()

@@ -44,7 +44,12 @@ class LogReport:
     functions: dict[str, EntryResources]
     """What kernels call and the compiler did not inline: stack and spills."""
     advice: tuple[tuple[str, str], ...]
-    """(code, line) of each serious advisory, once."""
+    """(code, line) of each advisory, once."""
+
+    @property
+    def serious(self) -> tuple[tuple[str, str], ...]:
+        """The advice under which a schedule is refused."""
+        return tuple(pair for pair in self.advice if pair[0] in SERIOUS)
 
     @property
     def spill_bytes(self) -> int:
@@ -77,8 +82,7 @@ def parse(log: str) -> LogReport:
     entry = properties = ""
     for line in log.splitlines():
         if match := _ADVICE.search(line):
-            if match[1] in SERIOUS:
-                advice.setdefault(match[1], line.strip())
+            advice.setdefault(match[1], line.strip())
         elif match := _ENTRY.search(line):
             entry = match[1]
             entries.setdefault(entry, EntryResources())
