@@ -165,7 +165,7 @@ class PlantedCudaFamily:
                         "grid": [1, 1, 1],
                         "block": [64, 1, 1],
                         "args": [
-                            {"name": "out", "type": "ptr", "value": "out"},
+                            {"name": "out", "type": "ptr", "buffer": "out"},
                             {"name": "n", "type": "i32", "value": "n"},
                         ],
                     }
