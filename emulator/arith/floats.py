@@ -46,14 +46,13 @@ NAN: dict[str, Any] = {
     "f32": np.uint32(0x7FFFFFFF),
     "f64": np.uint64(0x7FF8000000000000),
 }
-_quiet = np.errstate(all="ignore")
 
 
 def add(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: bool = False) -> Array:
     """add (9.7.3.3)."""
     if type_ == "f32x2":
         return pairs(lambda x, y: add("f32", x, y, rnd, ftz), a, b, bits=64)
-    with _quiet:
+    with np.errstate(all="ignore"):
         if type_ == "f64":
             return _add64(typed("f64", a), typed("f64", b), rnd).view(np.uint64)
         x, y = _read(a, ftz), _read(b, ftz)
@@ -71,7 +70,7 @@ def mul(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: boo
     """mul (9.7.3.5)."""
     if type_ == "f32x2":
         return pairs(lambda x, y: mul("f32", x, y, rnd, ftz), a, b, bits=64)
-    with _quiet:
+    with np.errstate(all="ignore"):
         if type_ == "f64":
             x, y = typed("f64", a), typed("f64", b)
             near = np.asarray(x * y)
@@ -88,7 +87,7 @@ def fma(type_: str, a: Any, b: Any, c: Any, rnd: str = "rn", ftz: bool = False, 
     """fma, and mad of floats (9.7.3.6, 9.7.3.7): a * b + c with one rounding."""
     if type_ == "f32x2":
         return pairs(lambda x, y, z: fma("f32", x, y, z, rnd, ftz), a, b, c, bits=64)
-    with _quiet:
+    with np.errstate(all="ignore"):
         if type_ == "f64":
             x, y, z = np.broadcast_arrays(typed("f64", a), typed("f64", b), typed("f64", c))
             return _fma64(x, y, z, rnd).view(np.uint64)
@@ -153,7 +152,7 @@ def max_(
 
 def div(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False) -> Array:
     """div (9.7.3.8). `rnd` may also be "approx" or "full"."""
-    with _quiet:
+    with np.errstate(all="ignore"):
         if type_ == "f64":
             x, y = np.broadcast_arrays(typed("f64", a), typed("f64", b))
             near = np.asarray(x / y)
@@ -183,7 +182,7 @@ def rcp(type_: str, a: Any, rnd: str = "rn", ftz: bool = False) -> Array:
 
 def sqrt(type_: str, a: Any, rnd: str = "rn", ftz: bool = False) -> Array:
     """sqrt (9.7.3.15). `rnd` may also be "approx"."""
-    with _quiet:
+    with np.errstate(all="ignore"):
         if type_ == "f64":
             x = typed("f64", a)
             near = np.asarray(np.sqrt(x))
@@ -203,7 +202,7 @@ def rsqrt(type_: str, a: Any, ftz: bool = False) -> Array:
     if type_ == "f64":
         if ftz:
             return _gross64(lambda x: 1.0 / np.sqrt(x), a)
-        with _quiet:
+        with np.errstate(all="ignore"):
             return np.asarray(1.0 / np.sqrt(typed("f64", a))).view(np.uint64)
     return _approx(lambda x: 1.0 / np.sqrt(x), a, ftz)
 
@@ -249,7 +248,7 @@ def _write(x: Array, ftz: bool, sat: bool = False) -> Array:
 
 
 def _approx(function: Callable[[Array], Any], a: Any, ftz: bool) -> Array:
-    with _quiet:
+    with np.errstate(all="ignore"):
         return _write(np.asarray(function(_read(a, ftz).astype(np.float64))).astype(np.float32), ftz)
 
 
@@ -365,7 +364,7 @@ def _gross64(function: Callable[[Array], Any], a: Any) -> Array:
     bits = raw(a, 64) & np.uint64(0xFFFFFFFF00000000)
     least, sign = np.uint64(0x7FF0000000000000), np.uint64(1 << 63)
     bits = np.where(bits & least == 0, bits & sign, bits)
-    with _quiet:
+    with np.errstate(all="ignore"):
         found = np.asarray(function(bits.view(np.float64)))
     out = found.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
     out = np.where(out & least == 0, out & sign, out)

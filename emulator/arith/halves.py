@@ -19,14 +19,13 @@ from emulator.arith.types import Array, pairs, raw
 __all__ = ["abs_", "add", "ex2", "fma", "max_", "min_", "mul", "neg", "sub", "tanh"]
 
 _NAN = np.uint16(0x7FFF)
-_quiet = np.errstate(all="ignore")
 
 
 def add(type_: str, a: Any, b: Any, ftz: bool = False, sat: bool = False) -> Array:
     """add (9.7.4.1)."""
     if type_.endswith("x2"):
         return pairs(lambda x, y: add(type_[:-2], x, y, ftz, sat), a, b)
-    with _quiet:
+    with np.errstate(all="ignore"):
         return _write(type_, sum_to_odd(_read(type_, a, ftz), _read(type_, b, ftz)), ftz, sat)
 
 
@@ -39,7 +38,7 @@ def mul(type_: str, a: Any, b: Any, ftz: bool = False, sat: bool = False) -> Arr
     """mul (9.7.4.3)."""
     if type_.endswith("x2"):
         return pairs(lambda x, y: mul(type_[:-2], x, y, ftz, sat), a, b)
-    with _quiet:
+    with np.errstate(all="ignore"):
         return _write(type_, np.multiply(_read(type_, a, ftz), _read(type_, b, ftz)), ftz, sat)
 
 
@@ -49,7 +48,7 @@ def fma(
     """fma: a * b + c with one rounding; `relu` makes negative results 0 (9.7.4.4)."""
     if type_.endswith("x2"):
         return pairs(lambda x, y, z: fma(type_[:-2], x, y, z, ftz, sat, relu), a, b, c)
-    with _quiet:
+    with np.errstate(all="ignore"):
         product = np.multiply(_read(type_, a, ftz), _read(type_, b, ftz))
         found = _write(type_, sum_to_odd(product, _read(type_, c, ftz)), ftz, sat)
         if relu:
@@ -116,7 +115,7 @@ def ex2(type_: str, a: Any, ftz: bool = False) -> Array:
 def _approx(function: Callable[[Array], Any], type_: str, a: Any, ftz: bool) -> Array:
     if type_.endswith("x2"):
         return pairs(lambda x: _approx(function, type_[:-2], x, ftz), a)
-    with _quiet:
+    with np.errstate(all="ignore"):
         return _write(type_, np.asarray(function(_read(type_, a, ftz))), ftz, False)
 
 
