@@ -19,6 +19,7 @@ from emulator.arith.rounding import exact_f64, round_f32, sum_to_odd
 from emulator.arith.types import Array, bits_of, pairs, raw, typed, unsigned
 
 __all__ = [
+    "NAN",
     "abs_",
     "add",
     "copysign",

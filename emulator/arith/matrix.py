@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from emulator.arith import floats
+from emulator.arith.floats import NAN
 from emulator.arith.formats import FORMATS, table
 from emulator.arith.fragments import gather, scatter, wmma_layout
 from emulator.arith.types import Array, raw
@@ -214,29 +215,24 @@ def _product(d_type: str, a: Array, b: Array, c: Array, satfinite: bool, rnd: st
     if d_type == "f64":
         return _product64(a, b, c, rnd)
     total = np.matmul(a, b)
+    found: Array
     if d_type == "s32":
         whole = total.astype(np.int64) + c
         if satfinite:
             whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
-        out: Array = whole.astype(np.int32)
-        return out
-    total += c
-    if d_type == "f16":
-        found = total.astype(np.float16)
-        if satfinite:
-            found = np.where(np.isinf(found), np.copysign(np.float16(65504), found), found)
-        bits = found.view(np.uint16)
-        bits[found != found] = 0x7FFF
-        out: Array = found
-        return out
-    if d_type != "f32":
+        return whole.astype(np.int32)
+    if d_type not in ("f16", "f32"):
         raise ValueError(f"{d_type} is no type of an accumulator")
-    out = total.astype(np.float32)
-    nan = out != out
+    total += c
+    found = total.astype(np.float16 if d_type == "f16" else np.float32)
+    if satfinite:  # wmma of f16
+        most = np.finfo(found.dtype).max
+        found = np.clip(found, -most, most)
+    nan = found != found
     if nan.any():
-        out.view(np.uint32)[nan] = 0x7FFFFFFF
-    out: Array = out
-    return out
+        bits = found.view(np.uint16 if d_type == "f16" else np.uint32)
+        bits[nan] = NAN[d_type]
+    return found
 
 
 def _product64(a: Array, b: Array, c: Array, rnd: str) -> Array:
