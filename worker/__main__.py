@@ -1,8 +1,9 @@
-"""How does a worker start and end? `python -m worker compile` or `python -m worker measure --device KEY`."""
+"""How does a worker start and end? `python -m worker compile`, `emulate`, or `measure --device KEY`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import structlog
 from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
+from rooftile.gpu_detect import local_gpus
 
 from search_space.device import local_device
 from service.bus import Doorbell, HostGate, Kind, Loop, be_child, queue_of, run_loop
@@ -24,6 +26,7 @@ from service.store.records import DeviceRecord
 from worker.compile.capacity import compile_slots
 from worker.compile.toolchain import find_compiler
 from worker.compiling import FATAL, CompileWorker, archs_here, clean_scratch
+from worker.emulating import EmulateWorker
 from worker.errors import CompilerMissingError, DeviceMismatchError, OperationError
 from worker.keeper import Keeper
 from worker.measure.roof import device_roof
@@ -34,6 +37,9 @@ from worker.ownership import own_device
 
 _log = structlog.get_logger("rooftile.worker")
 
+NICE = 10
+"""Of the emulate worker of the embedded shape, and so of what it starts."""
+
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
@@ -42,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     compiling.add_argument(
         "--jobs", type=int, default=None, help="compilers at once (default: by CPUs and memory)"
     )
+    kinds.add_parser("emulate", help="prove CUDA schedules in the emulator; needs no GPU")
     measuring = kinds.add_parser("measure", help="verify and time on one device")
     measuring.add_argument("--device", default="auto", help="key of the device; auto is this machine's CPU")
     options = parser.parse_args(argv)
@@ -54,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         database.ping()
         if options.kind == "compile":
             return _compile(settings, database, home, options.jobs)
+        if options.kind == "emulate":
+            return _emulate(settings, database, home)
         return _measure(settings, database, home, options.device)
     except (OperationError, StoreError, RooftileError) as error:
         print(f"rooftile worker {options.kind}: {error}", file=sys.stderr, flush=True)
@@ -79,7 +88,11 @@ class _Fatal:
 
 
 def _run(
-    worker: CompileWorker | MeasureWorker, settings: Settings, name: str, queue: str, keeper: Keeper
+    worker: CompileWorker | EmulateWorker | MeasureWorker,
+    settings: Settings,
+    name: str,
+    queue: str,
+    keeper: Keeper,
 ) -> int:
     guarded = _Fatal(worker.step)
     loop = guarded.loop = worker.stopper = Loop(guarded, sweep_s=settings.sweep_s, name=name)
@@ -109,6 +122,19 @@ def _compile(settings: Settings, database: Database, home: Path, jobs: int | Non
         doorbell.close()
 
 
+def _emulate(settings: Settings, database: Database, home: Path) -> int:
+    if settings.embedded:
+        os.nice(NICE)  # everything else on this machine comes first
+    keeper = Keeper(database, WorkerKind.EMULATE)
+    doorbell = Doorbell(settings)
+    worker = EmulateWorker(database, HostGate(), doorbell, keeper, home)
+    _log.info("emulating")
+    try:
+        return _run(worker, settings, "emulate", queue_of(Kind.EMULATE), keeper)
+    finally:
+        doorbell.close()
+
+
 def _c_compiler() -> str | None:
     """Name and version; a machine that compiles for CUDA alone has none."""
     try:
@@ -119,6 +145,8 @@ def _c_compiler() -> str | None:
 
 
 def _measure(settings: Settings, database: Database, home: Path, wanted: str) -> int:
+    if wanted.startswith("gpu-"):
+        raise DeviceMismatchError(_no_such_gpu(wanted))
     cpu = local_cpu()
     key = cpu.key if wanted == "auto" else wanted
     if key != cpu.key:
@@ -143,6 +171,17 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
     finally:
         doorbell.close()
         ownership.close()
+
+
+def _no_such_gpu(wanted: str) -> str:
+    """One sentence about a GPU that no measure worker of this machine can own."""
+    try:
+        here = [gpu.key for gpu in local_gpus()]
+    except RooftileError as error:
+        return f"The device {wanted} is not here: {error}."
+    if wanted in here:
+        return f"The device {wanted} is here, but its kernels are not measured by this version yet."
+    return f"The device {wanted} is not here; this machine's GPUs are {', '.join(here)}."
 
 
 if __name__ == "__main__":

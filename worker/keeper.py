@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import structlog
+from sqlalchemy.orm import Session
 
-from service.store import leases, races, trials, workers
+from service.store import emulation_claims, leases, races, trials, workers
 from service.store.database import Database
 from service.store.enums import WorkerKind, WorkerState
 from service.store.errors import StoreError
@@ -38,6 +39,14 @@ class Stopping(Protocol):
     def stopping(self) -> bool: ...
 
 
+class Leased(Protocol):
+    """Work that one worker does one at a time: races, runs in the emulator."""
+
+    def renew(self, s: Session, claim_id: ClaimId, lease_s: float) -> bool: ...
+
+    def release(self, s: Session, claim_id: ClaimId) -> bool: ...
+
+
 class Keeper:
     """Heartbeat and leases of one worker process."""
 
@@ -50,7 +59,7 @@ class Keeper:
         self._database = database
         self._lock = threading.Lock()
         self._claims: set[ClaimId] = set()
-        self._race: ClaimId | None = None
+        self._single: tuple[Leased, ClaimId] | None = None
         self._lost: set[ClaimId] = set()
         self._renewed_at = time.monotonic()
         self._wake = threading.Event()
@@ -67,12 +76,18 @@ class Keeper:
 
     def hold_race(self, claim: ClaimId) -> None:
         """This race is being run from now."""
-        self._hold(race=claim)
+        self._hold(single=(races, claim))
 
-    def _hold(self, claims: set[ClaimId] | None = None, race: ClaimId | None = None) -> None:
+    def hold_emulation(self, claim: ClaimId) -> None:
+        """This schedule runs in the emulator from now. `lost` also tells that nobody wants it any more."""
+        self._hold(single=(emulation_claims, claim))
+
+    def _hold(
+        self, claims: set[ClaimId] | None = None, single: tuple[Leased, ClaimId] | None = None
+    ) -> None:
         with self._lock:
             self._claims = claims or set()
-            self._race = race
+            self._single = single
             self._lost.clear()
             self._renewed_at = time.monotonic()
         self._wake.set()
@@ -81,8 +96,8 @@ class Keeper:
         """This one is done."""
         with self._lock:
             self._claims.discard(claim)
-            if self._race == claim:
-                self._race = None
+            if self._single is not None and self._single[1] == claim:
+                self._single = None
 
     def lost(self, claim: ClaimId) -> bool:
         """Whether work on it is in vain."""
@@ -94,12 +109,13 @@ class Keeper:
     def give_back(self) -> None:
         """Release what is held, unharmed: this process stops."""
         with self._lock:
-            claims, race = sorted(self._claims), self._race
-            self._claims, self._race = set(), None
+            claims, single = sorted(self._claims), self._single
+            self._claims, self._single = set(), None
         if claims:
             self._database.run(lambda s: trials.release(s, claims))
-        if race is not None:
-            self._database.run(lambda s: races.release(s, race))
+        if single is not None:
+            kind, claim = single
+            self._database.run(lambda s: kind.release(s, claim))
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -154,23 +170,26 @@ class Keeper:
 
     def _busy(self) -> bool:
         with self._lock:
-            return bool(self._claims) or self._race is not None
+            return bool(self._claims) or self._single is not None
 
     def _renew(self) -> None:
         with self._lock:
-            claims, race = sorted(self._claims), self._race
-        if not claims and race is None:
+            claims, single = sorted(self._claims), self._single
+        if not claims and single is None:
             return
         asked_at = time.monotonic()
         gone: set[ClaimId] = set()
         if claims:
             held = self._database.run(lambda s: trials.renew(s, claims, LEASE_S))
             gone |= set(claims) - set(held)
-        if race is not None and not self._database.run(lambda s: races.renew(s, race, LEASE_S)):
-            gone.add(race)
+        if single is not None:
+            kind, claim = single
+            if not self._database.run(lambda s: kind.renew(s, claim, LEASE_S)):
+                gone.add(claim)
         with self._lock:
             # Only what is still held: a claim that was finished meanwhile is not lost.
-            self._lost |= gone & (self._claims | ({self._race} if self._race is not None else set()))
+            still = self._claims | ({self._single[1]} if self._single is not None else set())
+            self._lost |= gone & still
             self._renewed_at = asked_at
 
     def _beat(self) -> None:

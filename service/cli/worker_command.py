@@ -39,6 +39,13 @@ def compile_() -> None:
 
 
 @app.command()
+def emulate() -> None:
+    """Prove CUDA schedules in the emulator. Any CPU will do: no GPU, no driver."""
+    get_settings()
+    _become("worker", "emulate")
+
+
+@app.command()
 def measure(
     device: str = typer.Option("auto", help="Key of the device this worker owns; auto is this machine's."),
 ) -> None:
@@ -49,7 +56,7 @@ def measure(
 
 
 @app.command()
-def alive(kind: str = typer.Argument(..., help="search, compile or measure")) -> None:
+def alive(kind: str = typer.Argument(..., help="search, compile, emulate or measure")) -> None:
     """Exit code 0 when a worker of this kind on this host reported lately: a container's health check."""
     if kind not in (WorkerKind.SEARCH, WorkerKind.COMPILE, WorkerKind.EMULATE, WorkerKind.MEASURE):
         raise typer.BadParameter("search, compile, emulate or measure", param_hint="KIND")

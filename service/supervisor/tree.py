@@ -175,6 +175,7 @@ class Supervisor:
             return
         yield ChildSpec("search", (*python, "service.search"))
         yield ChildSpec("compile", (*python, "worker", "compile"))
+        yield ChildSpec("emulate", (*python, "worker", "emulate"))
         for key in self.devices:
             yield ChildSpec(f"measure-{key}", (*python, "worker", "measure", "--device", key))
 

@@ -19,8 +19,10 @@ OURS = [name for name, service in SERVICES.items() if "build" in service]
 
 
 def test_the_cluster_is_all_there() -> None:
-    assert set(SERVICES) == {"postgres", "valkey", "migrate", "api", "search", "compile", "measure"}
-    assert set(OURS) == {"migrate", "api", "search", "compile", "measure"}
+    assert set(SERVICES) == {
+        "postgres", "valkey", "migrate", "api", "search", "compile", "emulate", "measure",
+    }  # fmt: skip
+    assert set(OURS) == {"migrate", "api", "search", "compile", "emulate", "measure"}
     major = re.fullmatch(r"postgres:(\d+).*", SERVICES["postgres"]["image"])
     assert major is not None
     assert int(major[1]) >= 15
@@ -54,7 +56,7 @@ def test_dependencies_and_volumes_exist(name: str) -> None:
 
 
 def test_who_excludes_each_other_on_a_host_shares_its_locks() -> None:
-    for name in ("search", "compile", "measure"):
+    for name in ("search", "compile", "emulate", "measure"):
         assert any(volume.endswith(":/run/lock") for volume in SERVICES[name]["volumes"])
 
 
@@ -104,6 +106,7 @@ def test_dockerfiles_copy_what_is_there_and_what_the_build_needs(path: Path) -> 
     assert all((ROOT / name).exists() for name in copied)
     assert {
         "client",
+        "emulator",
         "service",
         "worker",
         "search_space",

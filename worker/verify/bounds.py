@@ -20,7 +20,17 @@ from worker.verify.poison import pattern, words
 from worker.verify.reference import F64, Reference
 
 # Unit roundoff of what is summed in, and of what is stored.
-_UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0**-11}
+_UNIT = {
+    "f64": 2.0**-53,
+    "f32": 2.0**-24,
+    "f16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "tf32": 2.0**-11,
+    "e4m3": 2.0**-4,
+    "e5m2": 2.0**-3,
+}
+# Below the smallest normal number a stored result is off by up to half the smallest subnormal.
+_SUBNORMAL = {"f16": 2.0**-25, "e4m3": 2.0**-10, "e5m2": 2.0**-17}
 
 
 @dataclass(frozen=True)
@@ -36,16 +46,17 @@ class Bound:
 
 
 def bound_for(reference: Reference, k: int, acc: str, out: str, alpha: float, activated: bool) -> Bound:
-    """The bound of one case. Integers must be exact."""
-    if acc not in _UNIT:
+    """The bound of one case. Integers stored as integers must be exact."""
+    if acc not in _UNIT and out not in _UNIT:
         return Bound(0.0, 0.0, 0.0)
-    unit = _UNIT[acc]
+    # A sum of integers is exact; what becomes of it on the way to a float is done in f32.
+    unit = _UNIT.get(acc, _UNIT["f32"])
     # A result of few elements may have a small RMS by chance; what was summed had the expected one.
     rms = max(reference.rms, abs(alpha) * math.sqrt(k) / 3.0)
     grow = 8.0 * unit * math.sqrt(k + 16.0)
     store = _UNIT.get(out, unit)
     # exp and tanh of a kernel are polynomials good to a few units in the last place.
-    absolute = grow * rms + (32.0 * unit if activated else 0.0)
+    absolute = grow * rms + (32.0 * unit if activated else 0.0) + _SUBNORMAL.get(out, 0.0)
     relative = 8.0 * unit + store + (32.0 * unit if activated else 0.0)
     return Bound(absolute, relative, grow / 2.0 + relative)
 

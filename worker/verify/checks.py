@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rooftile.launch.operands import numpy_dtype
 from rooftile.launch.x86 import X86Kernel
 from rooftile.plan import evaluate
 from rooftile.problem import operand_dtype
@@ -21,6 +20,7 @@ from rooftile.problem import operand_dtype
 from worker.verify.arena import HUGE_PAGE_BYTES, GuardedBuffer, Region
 from worker.verify.bounds import Comparison, compare, compare_written
 from worker.verify.cases import Case
+from worker.verify.elements import element_dtype
 from worker.verify.poison import fill_bytes, first_touched, pattern, words
 from worker.verify.prepared import PreparedCase, as_matrix, new_buffer, strided
 
@@ -68,7 +68,7 @@ class Target:
         self.prepared = prepared
         self.workspace = workspace
         self.out = new_buffer(prepared.case, "out")
-        self.kind = numpy_dtype(operand_dtype(prepared.case.problem, "out"))
+        self.kind = element_dtype(operand_dtype(prepared.case.problem, "out"))
         self.launch: Callable[[], object] = _not_bound
         self.poison()
         self._announce = announce

@@ -16,6 +16,9 @@ _PATTERNS: dict[str, int] = {
     "float64": 0x7FF5_DEAD_BEEF_0BAD,
     "float32": 0x7FA5_DEAD,
     "float16": 0x7DAD,
+    "bfloat16": 0x7FAD,
+    "float8_e5m2": 0x7D,
+    "float8_e4m3fn": 0xFF,  # its only NaNs are 0x7F and this
     # No NaN there: values that a product of numbers from a small range does not give.
     "int32": 0x7FA5_DEAD,
     "int8": 0x5A,

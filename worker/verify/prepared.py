@@ -7,17 +7,17 @@ writes to an input faults, and nobody pays for random numbers or a float64 produ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rooftile.launch.operands import numpy_dtype
 from rooftile.problem import Gemm, operand_dtype, operand_shape
 
 from worker.verify.arena import GuardedBuffer
 from worker.verify.bounds import Bound, bound_for
 from worker.verify.cases import Case
+from worker.verify.elements import element_dtype, representable
 from worker.verify.poison import fill_bytes
 from worker.verify.reference import Reference, finish, product
 
@@ -45,6 +45,8 @@ class PreparedCase:
     case: Case
     inputs: Mapping[str, GuardedBuffer]
     parts: tuple[Part, ...]
+    scales: Mapping[str, Array] = field(default_factory=dict)
+    """scale_a and scale_b, where the problem has them: one number, or one for each row or column."""
 
     @property
     def whole(self) -> bool:
@@ -76,7 +78,7 @@ def span_bytes(case: Case, operand: str) -> int:
     """Bytes from the first element of an operand to the end of its last."""
     names = case.names()
     shape = operand_shape(case.problem, operand)
-    item = numpy_dtype(operand_dtype(case.problem, operand)).itemsize
+    item = element_dtype(operand_dtype(case.problem, operand)).itemsize
     if 0 in shape:
         return 0
     if operand == "bias":
@@ -91,7 +93,7 @@ def strided(case: Case, operand: str, data: npt.NDArray[np.uint8]) -> Array:
     """The operand as an array of its shape and pitch over `data`."""
     names = case.names()
     shape = operand_shape(case.problem, operand)
-    kind = numpy_dtype(operand_dtype(case.problem, operand))
+    kind = element_dtype(operand_dtype(case.problem, operand))
     item = kind.itemsize
     if 0 in shape:
         return np.empty(shape, kind)
@@ -106,7 +108,7 @@ def strided(case: Case, operand: str, data: npt.NDArray[np.uint8]) -> Array:
 
 def new_buffer(case: Case, operand: str) -> GuardedBuffer:
     """Guarded memory for an operand, poisoned throughout."""
-    kind = numpy_dtype(operand_dtype(case.problem, operand))
+    kind = element_dtype(operand_dtype(case.problem, operand))
     buffer = GuardedBuffer(
         operand,
         span_bytes(case, operand),
@@ -130,7 +132,7 @@ def as_matrix(case: Case, operand: str, array: Array) -> Array:
 def random_operand(case: Case, operand: str) -> Array:
     """Fresh numbers, uniform in [-1, 1], from the case's seed; integers over their whole range."""
     shape = operand_shape(case.problem, operand)
-    kind = numpy_dtype(operand_dtype(case.problem, operand))
+    kind = element_dtype(operand_dtype(case.problem, operand))
     stream = np.random.Generator(np.random.SFC64([case.seed, INPUTS.index(operand)]))
     if kind.kind in "iu":
         information = np.iinfo(kind)
@@ -140,7 +142,7 @@ def random_operand(case: Case, operand: str) -> Array:
     values: Array = stream.random(shape, dtype=working.type)
     values *= 2
     values -= 1
-    return values.astype(kind, copy=False)
+    return representable(values, operand_dtype(case.problem, operand)).astype(kind, copy=False)
 
 
 def prepare_case(
@@ -171,9 +173,42 @@ def prepare_case(
             arrays[operand] = array
             buffer.read_only()
         inputs[operand] = buffer
+    scales = random_scales(case)
     whole = problem_flops(case.problem) <= most_flops
     indices = [()] if whole else sampled(case.problem, case.seed, most_flops)
-    return PreparedCase(case, inputs, tuple(_part(case, arrays, index, threads) for index in indices))
+    parts = tuple(_part(case, arrays, scales, index, threads) for index in indices)
+    return PreparedCase(case, inputs, parts, scales)
+
+
+def random_scales(case: Case) -> dict[str, Array]:
+    """Scales between 1/2 and 2, batch entry by batch entry. ValueError for a kind of block that changes
+    within a sum."""
+    found = {}
+    for index, (name, rows) in enumerate((("a", case.problem.m), ("b", case.problem.n))):
+        spec = getattr(case.problem.scale, name)
+        if spec is None:
+            continue
+        if spec.dtype != "f32" or spec.block not in ("tensor", "row"):
+            raise ValueError(f"scale.{name} by {spec.block} of {spec.dtype} has no reference here yet")
+        shape: tuple[int, ...] = (1,)
+        if spec.block == "row":
+            shape = (rows,) if case.problem.batch == 1 else (case.problem.batch, rows)
+        stream = np.random.Generator(np.random.SFC64([case.seed, len(INPUTS) + index]))
+        found[f"scale_{name}"] = np.exp2(stream.uniform(-1.0, 1.0, shape)).astype(np.float32)
+    return found
+
+
+def _scaled(products: Array, scales: Mapping[str, Array], index: tuple[Any, ...], batched: bool) -> Array:
+    """The products times their scales, which lie along the rows (a) and columns (b) of the whole result."""
+    for name, scale in scales.items():
+        factor = scale.astype(np.float64)
+        if factor.size > 1:
+            along_rows = name == "scale_a"
+            if index and (batched or along_rows == (len(index) == 1)):
+                factor = factor[index[-1]]
+            factor = factor[..., :, None] if along_rows else factor[..., None, :]
+        products = products * factor
+    return products
 
 
 def copy_inputs(prepared: PreparedCase, name: str) -> PreparedCase:
@@ -185,7 +220,7 @@ def copy_inputs(prepared: PreparedCase, name: str) -> PreparedCase:
         buffer.data()[:] = source.data()
         buffer.read_only()
         inputs[operand] = buffer
-    return PreparedCase(case, inputs, prepared.parts)
+    return PreparedCase(case, inputs, prepared.parts, prepared.scales)
 
 
 def problem_flops(problem: Gemm) -> float:
@@ -212,7 +247,13 @@ def _some(length: int, share: float, stream: np.random.Generator) -> npt.NDArray
     return np.unique(np.concatenate([between, [0, length - 1]])).astype(np.int64)
 
 
-def _part(case: Case, arrays: Mapping[str, Array], index: tuple[Any, ...], threads: int | None) -> Part:
+def _part(
+    case: Case,
+    arrays: Mapping[str, Array],
+    scales: Mapping[str, Array],
+    index: tuple[Any, ...],
+    threads: int | None,
+) -> Part:
     problem = case.problem
     a, b = (as_matrix(case, name, arrays[name]) for name in ("a", "b"))
     rest = {
@@ -231,7 +272,7 @@ def _part(case: Case, arrays: Mapping[str, Array], index: tuple[Any, ...], threa
         _product(a, b, threads) if problem.k and case.alpha != 0.0 else np.zeros((*a.shape[:-1], b.shape[-1]))
     )
     reference = finish(
-        products,
+        _scaled(products, scales, index, problem.batch > 1),
         alpha=case.alpha,
         beta=case.beta,
         c=rest["c"],

@@ -1,0 +1,268 @@
+"""Is a CUDA schedule right in the emulator: its own PTX, on small problems that keep its structure?
+
+For each of the family's proof problems, and each order in which asynchronous work may complete: fresh inputs
+from a recorded seed, poisoned outputs, a run of the LaunchPlan, then every element against float64 within the
+bounds that the device check uses, and nothing written beside them. The emulator's own accusations come first:
+they say more than the wrong numbers they may have caused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rooftile.errors import RooftileError
+from rooftile.plan import LaunchPlan
+from rooftile.problem import Gemm, Problem
+
+from emulator import EmulatorError, FaultKind, Limits, Operand, Order, Program, Region, run_plan
+from service.store.enums import TrialReason
+from worker.verify.cases import Case, scalar
+from worker.verify.checks import Target, VerifyFailure
+from worker.verify.prepared import PreparedCase, prepare_case, strided
+
+if TYPE_CHECKING:
+    from search_space.device import Device
+    from search_space.family import Family
+    from search_space.schedule import Schedule
+
+EARLY, LATE = Order("early"), Order("late")
+ORDERS = (EARLY, LATE)
+# A base is put just as far off as the plan allows: an access that counts on more is misaligned.
+_MOST_MISALIGN = 128
+_FAULTS_KEPT = 20
+
+# FaultKind -> why the trial ends; every accusation is a wrong kernel, but for a limit, which says nothing.
+_REASONS = {kind: TrialReason(str(kind)) for kind in FaultKind if kind is not FaultKind.LIMIT}
+
+
+class UndecidedError(Exception):
+    """The run could not be brought to its end, so it says nothing; `reason` and `evidence` say why."""
+
+    def __init__(self, reason: TrialReason, message: str, **more: object) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.evidence: dict[str, object] = {"message": message, **more}
+
+
+@dataclass(frozen=True)
+class EmulatedVerdict:
+    """What the emulator says of one schedule."""
+
+    passed: bool
+    reason: TrialReason | None
+    seeds: tuple[int, ...]
+    checks: tuple[Mapping[str, Any], ...]
+    """One for each problem and order that was run."""
+    max_error: float | None
+    bound: float | None
+    counters: Mapping[str, Any]
+    """Of the first problem with copies as late as possible: what explains the schedule's speed."""
+    evidence: Mapping[str, Any]
+    seconds: float
+
+
+@dataclass
+class _Run:
+    """What has been found so far."""
+
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    max_error: float | None = None
+    bound: float | None = None
+    counters: dict[str, Any] = field(default_factory=dict)
+
+
+def prove(
+    ptx: str | bytes,
+    family: Family,
+    problem: Problem,
+    device: Device,
+    schedule: Schedule,
+    *,
+    problems: Sequence[Problem] | None = None,
+    orders: Sequence[Order] = ORDERS,
+    extra: Sequence[Order] = (),
+    seed: int = 0,
+    limits: Limits | None = None,
+) -> EmulatedVerdict:
+    """Run everything, up to the first thing that is wrong. `extra` orders are run on the first problem only.
+
+    Raises UndecidedError where the PTX or the plan is beyond the emulator, or a run met its limit.
+    """
+    started = time.monotonic()
+    chosen = tuple(problems) if problems is not None else family.proof_problems(problem, device, schedule)
+    if not chosen:
+        raise UndecidedError(
+            TrialReason.NOT_EMULATED, f"{family.name} names no problems to prove {schedule.one_line()} on."
+        )
+    try:
+        program = Program.from_ptx(ptx)
+    except EmulatorError as error:
+        raise UndecidedError(TrialReason.NOT_EMULATED, str(error)) from None
+    wanted = family.build(problem, device, schedule)
+    run = _Run()
+    for index, small in enumerate(chosen):
+        if family.build(small, device, schedule) != wanted:
+            message = f"Proof problem {small.title()} is compiled to other code than {problem.title()}."
+            raise UndecidedError(TrialReason.INTERNAL_ERROR, message)
+        plan = family.plan(small, device, schedule)
+        areas = family.shared_map(small, device, schedule)
+        regions = tuple(Region(a.name, a.offset_bytes, a.stage_bytes, a.stages) for a in areas)
+        case = proof_case(small, seed, index)
+        if case.problem.empty:
+            continue
+        prepared = prepare_case(case, threads=1)
+        run.seeds.append(case.seed)
+        for order in (*orders, *(extra if index == 0 else ())):
+            fault = _one(run, program, plan, prepared, regions, order, limits, index)
+            if fault is not None:
+                reason, evidence = fault
+                return _verdict(run, False, reason, evidence, started)
+    return _verdict(run, True, None, {}, started)
+
+
+def _verdict(
+    run: _Run, passed: bool, reason: TrialReason | None, evidence: Mapping[str, Any], started: float
+) -> EmulatedVerdict:
+    return EmulatedVerdict(
+        passed=passed,
+        reason=reason,
+        seeds=tuple(dict.fromkeys(run.seeds)),
+        checks=tuple(run.checks),
+        max_error=run.max_error,
+        bound=run.bound,
+        counters=run.counters,
+        evidence=evidence,
+        seconds=time.monotonic() - started,
+    )
+
+
+def proof_case(problem: Problem, seed: int, index: int) -> Case:
+    """The numbers of one proof problem. Every other one leaves C alone (beta 0), where the problem lets the
+    call choose: C is NaN then, so that reading it shows."""
+    assert isinstance(problem, Gemm)
+    whole = problem.dtype.c == "s32"
+    alpha = scalar(problem.alpha, -2.0 if whole else -0.75)
+    beta = scalar(problem.beta, 0.0 if index % 2 else (3.0 if whole else 0.5))
+    name = f"proof {index}"
+    return Case(name, problem, "end", 0, (seed * 1_000_003 + index) & 0x7FFF_FFFF, alpha, beta, align=16)
+
+
+# ---------------------------------------------------------------- one run
+
+
+def _one(
+    run: _Run,
+    program: Program,
+    plan: LaunchPlan,
+    prepared: PreparedCase,
+    regions: tuple[Region, ...],
+    order: Order,
+    limits: Limits | None,
+    index: int,
+) -> tuple[TrialReason, dict[str, Any]] | None:
+    """Run once; what is wrong, or None."""
+    case = prepared.case
+    target = Target(prepared, lambda regions: None)
+    arrays = _arrays(prepared, target, plan)
+    report: Any = None
+
+    def launch() -> None:
+        nonlocal report
+        report = run_plan(
+            program,
+            plan,
+            case.names(),
+            arrays,
+            {"alpha": case.alpha, "beta": case.beta},
+            order=order,
+            regions=regions,
+            limits=limits,
+        )
+
+    target.launch = launch
+    try:
+        try:
+            target.run_once()
+        except EmulatorError as error:
+            raise UndecidedError(TrialReason.NOT_EMULATED, str(error), on=_where(case, order)) from None
+        except RooftileError as error:
+            raise UndecidedError(TrialReason.PLAN_INVALID, str(error), on=_where(case, order)) from None
+        where = _where(case, order)
+        where |= {"instructions": report.instructions, "seconds": round(report.seconds, 3)}
+        if index == 0 and (order.kind == LATE.kind or not run.counters):
+            run.counters = {**_where(case, order), "roles": dict(report.counters)}
+        if report.faults:
+            run.checks.append({**where, "passed": False})
+            return _accused(report.faults, where)
+        try:
+            found = target.check()
+        except VerifyFailure as failure:
+            run.checks.append({**where, "passed": False})
+            return TrialReason(failure.reason), {**failure.evidence, "on": where}
+        bound = prepared.bound.absolute
+        worst = run.max_error is None or found.max_error / (bound or 1.0) > run.max_error / (run.bound or 1.0)
+        if worst:
+            run.max_error, run.bound = found.max_error, bound
+        run.checks.append(
+            {
+                **where,
+                "passed": True,
+                "max_error": found.max_error,
+                "norm_error": found.norm_error,
+                "bound": bound,
+            }
+        )
+        return None
+    finally:
+        target.close()
+
+
+def _arrays(prepared: PreparedCase, target: Target, plan: LaunchPlan) -> dict[str, Any]:
+    case = prepared.case
+    arrays: dict[str, Any] = {
+        name: strided(case, name, buffer.data()) for name, buffer in prepared.inputs.items()
+    }
+    if "c" in arrays and case.beta == 0.0:
+        unread = arrays["c"].copy()
+        # Of integers there is no NaN; what is far from all others shows as well.
+        unread[...] = float("nan") if unread.dtype.kind != "i" else 0x7FA5_DEAD
+        arrays["c"] = _like(arrays["c"], unread)
+    arrays["out"] = target.output()
+    arrays |= prepared.scales
+    return {name: _placed(name, array, plan) for name, array in arrays.items()}
+
+
+def _like(strided_array: Any, values: Any) -> Any:
+    """`values` at the pitches of another array."""
+    import numpy as np
+
+    span = sum((n - 1) * step for n, step in zip(strided_array.shape, strided_array.strides, strict=True))
+    memory = np.zeros(span + strided_array.itemsize, np.uint8)
+    made = np.ndarray(strided_array.shape, strided_array.dtype, memory, 0, strided_array.strides)
+    made[...] = values
+    return made
+
+
+def _placed(name: str, array: Any, plan: LaunchPlan) -> Operand:
+    needed = plan.valid_for.align.get(name, array.itemsize)
+    return Operand(array, None, needed if needed < _MOST_MISALIGN else 0)
+
+
+def _where(case: Case, order: Order) -> dict[str, Any]:
+    p = case.problem
+    sizes = {"m": p.m, "n": p.n, "k": p.k, "batch": p.batch}
+    return {**sizes, "alpha": case.alpha, "beta": case.beta, "seed": case.seed, "order": str(order)}
+
+
+def _accused(faults: Sequence[Any], where: Mapping[str, Any]) -> tuple[TrialReason, dict[str, Any]]:
+    """The gravest accusation names the reason: the first that is no limit."""
+    told = [fault.to_json() for fault in faults[:_FAULTS_KEPT]]
+    graver = [fault for fault in faults if fault.kind is not FaultKind.LIMIT]
+    if not graver:
+        raise UndecidedError(TrialReason.EMULATE_TIMEOUT, faults[0].message, faults=told, on=dict(where))
+    first = graver[0]
+    return _REASONS[first.kind], {"message": first.message, "faults": told, "on": dict(where)}
