@@ -211,3 +211,21 @@ def test_a_kind_for_each_failure_is_planted() -> None:
     assert len(KINDS) == 10
     assert cuda.is_cuda("sm_999")
     assert not cuda.is_cuda("x86-64-v3")
+
+
+def test_of_two_headers_of_one_name_the_nearer_is_meant(tmp_path: Path, root: Path) -> None:
+    include = root / "cuda" / "include"
+    (include / "one.cuh").write_text(
+        "#pragma once\n__device__ __forceinline__ float far() { return 2.0f; }\n"
+    )
+    source = root / SOURCE
+    source.write_text('#include "one.cuh"\n' + source.read_text())
+    texts = dict(gather(SOURCE, root).virtual())
+    main = texts[f"/rooftile/kernels/{SOURCE}"]
+    assert main.startswith('#include "/rooftile/kernels/cuda/include/one.cuh"\n')
+    # The neighbour of twice.cuh, though the other was met first.
+    assert (
+        '"/rooftile/kernels/cuda/include/ptx/one.cuh"'
+        in texts["/rooftile/kernels/cuda/include/ptx/twice.cuh"]
+    )
+    assert compile_kernel(spec(), home=tmp_path / "h", root=root).ptx

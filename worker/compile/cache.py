@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import time
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,9 @@ class ArtifactCache:
     @cached_property
     def limit_bytes(self) -> int:
         """The size it is kept within."""
-        return get_settings().cache_mib << 20 if self._limit_bytes is None else self._limit_bytes
+        if self._limit_bytes is not None:
+            return self._limit_bytes
+        return _limit_of_setting(os.environ.get("ROOFTILE_CACHE_MIB"))
 
     def blob_path(self, sha256: str) -> Path:
         """Where bytes of this hash lie, if they do. One name for all: what they are, they say themselves."""
@@ -195,6 +197,12 @@ class ArtifactCache:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+@lru_cache(maxsize=4)
+def _limit_of_setting(_text: str | None) -> int:
+    """Reading all settings takes a millisecond, at each compile: once for each value of the variable."""
+    return get_settings().cache_mib << 20
 
 
 def _touch(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -58,12 +59,8 @@ class Sources:
 
 def _with_full_names(data: bytes, includer: str, headers: str, names: set[str]) -> bytes:
     def full(match: re.Match[bytes]) -> bytes:
-        said = (match[2] or match[3]).decode(errors="replace")
-        for folder in (posixpath.dirname(includer), headers):
-            name = posixpath.normpath(posixpath.join(folder, said))
-            if name in names:
-                return match[1] + f'"{VIRTUAL_ROOT}/{name}"'.encode()
-        return match[0]
+        name = _among(names, (match[2] or match[3]).decode(errors="replace"), includer, headers)
+        return match[0] if name is None else match[1] + f'"{VIRTUAL_ROOT}/{name}"'.encode()
 
     return _CUDA_INCLUDE.sub(full, data)
 
@@ -92,7 +89,7 @@ def gather(main: str, root: Path | None = None) -> Sources:
             raise DataMissingError(f"The kernel source {name} is missing from {base}.")
         data = found[name] = path.read_bytes()
         for included in _includes(data, main):
-            todo.append(_resolve(included.decode(errors="replace"), name, include_dir(main), base))
+            todo.append(_resolve(included.decode(errors="replace"), name, include_dir(main), base, found))
     return Sources(main, tuple(sorted(found.items())))
 
 
@@ -102,8 +99,20 @@ def _includes(data: bytes, main: str) -> list[bytes]:
     return [quoted or angled for _, quoted, angled in _CUDA_INCLUDE.findall(data)]
 
 
-def _resolve(included: str, includer: str, headers: str, base: Path) -> str:
+def _among(names: Container[str], included: str, includer: str, headers: str) -> str | None:
+    """Which of the gathered files an include means: the nearest."""
+    for folder in (posixpath.dirname(includer), headers):
+        name = posixpath.normpath(posixpath.join(folder, included))
+        if name in names:
+            return name
+    return None
+
+
+def _resolve(included: str, includer: str, headers: str, base: Path, found: Container[str]) -> str:
     for folder in (str(PurePosixPath(includer).parent), headers):
+        name = posixpath.normpath(posixpath.join(folder, included))
+        if name in found:  # the disk was asked before
+            return name
         path = (base / folder / included).resolve()
         if path.is_file() and path.is_relative_to(base):
             return path.relative_to(base).as_posix()
