@@ -208,7 +208,10 @@ class Kernel:
         chain = self.chain(site)
         if not chain:
             return f"PTX line {self.body[site].line}" if 0 <= site < len(self.body) else "an unknown place"
-        return " > ".join(f"{p.file.rsplit('/', 1)[-1]}:{p.line}" for p in chain)
+        names = [f"{p.file.rsplit('/', 1)[-1]}:{p.line}" for p in chain]
+        if len(names) > 5:
+            names[2:-2] = ["..."]
+        return " > ".join(names)
 
 
 def ends_block(i: Instruction) -> bool:

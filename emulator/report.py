@@ -71,7 +71,18 @@ class Fault:
     def to_json(self) -> dict[str, Any]:
         """The JSON object: everything that is known."""
         found: dict[str, Any] = {"kind": str(self.kind), "message": self.message}
-        for name in ("file", "line", "ptx_line", "step", "warp", "lane", "buffer", "stage", "other_line", "count"):
+        for name in (
+            "file",
+            "line",
+            "ptx_line",
+            "step",
+            "warp",
+            "lane",
+            "buffer",
+            "stage",
+            "other_line",
+            "count",
+        ):
             value = getattr(self, name)
             if value is not None:
                 found[name] = value

@@ -27,6 +27,8 @@ Array: TypeAlias = npt.NDArray[Any]
 
 OUTPUTS = ("out", "lse")
 """Buffers that a kernel may write, beside the workspace."""
+_MOST_SHARED = 1 << 20
+_MOST_WORKSPACE = 1 << 29
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,15 @@ def run_plan(
     sm_count: int = 4,
     stop_at_first: bool = True,
     counting: bool = True,
+    strict: bool = True,
 ) -> Report:
     """Run every step of `plan` for the sizes in `names` on `arrays` (by buffer name; outputs are written in
     place, whatever lies in them before is not to be read unless the same array is also an input). EmulatorError
-    where the PTX or the plan cannot be run at all; what the kernel does wrong is in the Report."""
+    where the PTX or the plan cannot be run at all; what the kernel does wrong is in the Report.
+
+    Shared memory that nobody wrote holds NaN, so a result that depends on it shows. `strict` makes the reading itself a
+    fault. Some right kernels do read such bytes, for products that they never store (CUTLASS 2 for rows
+    outside the result): those pass with `strict` off only."""
     order = order or Order()
     started = time.monotonic()
     known = {"sm_count": sm_count, "threads": 1, **names}
@@ -94,11 +101,24 @@ def run_plan(
     granule = math.gcd(*(program.kernel(step.entry).global_granule for step in launches)) if launches else 1
     memory = GlobalMemory()
     watch = Watch(
-        memory, order, limits or Limits(), tuple(regions), roles, sm_count, granule, stop_at_first, counting
+        memory,
+        order,
+        limits or Limits(),
+        tuple(regions),
+        roles,
+        sm_count,
+        granule,
+        stop_at_first,
+        counting,
+        strict,
     )
     places = _place(memory, watch, arrays)
     pointers = {name: buffer.base for name, buffer in places.items() if buffer.size}
     workspace: Buffer | None = None
+    if concrete.workspace_bytes > _MOST_WORKSPACE:
+        raise EmulatorError(
+            f"a workspace of {concrete.workspace_bytes} bytes is over {_MOST_WORKSPACE}: emulate smaller sizes"
+        )
     if concrete.workspace_bytes:
         workspace = Buffer.of("workspace", memory.next_slot, (concrete.workspace_bytes,), (1,), 1, True)
         memory.add(workspace)
@@ -143,9 +163,7 @@ def _place(memory: GlobalMemory, watch: Watch, arrays: Mapping[str, Array | Oper
         strides = (given.strides if isinstance(given, Operand) else None) or array.strides
         misalign = given.misalign if isinstance(given, Operand) else 0
         writable = name in OUTPUTS
-        buffer = Buffer.of(
-            name, memory.next_slot, array.shape, strides, array.itemsize, writable, misalign
-        )
+        buffer = Buffer.of(name, memory.next_slot, array.shape, strides, array.itemsize, writable, misalign)
         memory.add(buffer)
         flat = np.frombuffer(_packed(array, strides).tobytes(), np.uint8)
         buffer.data[: len(flat)] = flat
@@ -213,6 +231,10 @@ def _launch(
     threads = math.prod(step.block)
     if limit is not None and threads > math.prod(int(n) for n in limit):
         raise EmulatorError(f"{where}: {threads} threads, the kernel was built for at most {limit}")
+    if kernel.shared_bytes(step.smem_bytes) > _MOST_SHARED:
+        raise EmulatorError(
+            f"{where}: {kernel.shared_bytes(step.smem_bytes)} bytes of shared memory; no device has that"
+        )
     launching = Launching(kernel, watch, number, step.grid, step.block, step.smem_bytes, packed)
     launching.symbols = symbols_of(kernel, watch.memory, watch)
     launching.run()

@@ -7,6 +7,7 @@ CTA, global memory the last one of all: enough to see that a buffer is overwritt
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -94,11 +95,18 @@ class Shadow:
         return found
 
     def write(
-        self, granule: Index, warp: Index, lane: Index, site: int, copy: bool = False
+        self,
+        granule: Index,
+        warp: Index,
+        lane: Index,
+        site: int,
+        copy: bool = False,
+        same: Callable[[], Bools] | None = None,
     ) -> tuple[Conflict | None, Bools | None]:
         """Writes. Second: where several lanes write one granule together (their values must then be equal).
-        `copy`: an asynchronous copy issued now; the granules are then under way until `land`."""
-        found = self._after_writes(granule, warp, lane, "write after write", unwritten=False)
+        `copy`: an asynchronous copy issued now; the granules are then under way until `land`. `same()` says where
+        the bytes are what lies there already: to write those again harms nobody."""
+        found = self._after_writes(granule, warp, lane, "write after write", unwritten=False, same=same)
         found = found or self._after_reads(granule, warp, lane)
         thread = (warp * 64 + lane).astype(np.int32)[:, None]
         if copy:
@@ -121,7 +129,13 @@ class Shadow:
         self.write_site[granule] = site
 
     def _after_writes(
-        self, granule: Index, warp: Index, lane: Index, what: str, unwritten: bool
+        self,
+        granule: Index,
+        warp: Index,
+        lane: Index,
+        what: str,
+        unwritten: bool,
+        same: Callable[[], Bools] | None = None,
     ) -> Conflict | None:
         under_way = self.copy_site[granule]
         if under_way.max(initial=-1) >= 0:
@@ -140,10 +154,14 @@ class Shadow:
         warps = np.broadcast_to(warp[:, None], granule.shape)
         other = np.where(late, thread >> 6, warps)
         bad = late & ((thread != mine) | (lane == WHOLE)[:, None]) & ~self.clocks.ordered(warps, other, epoch)
+        if same is not None and bad.any():
+            bad &= ~same()
         if not bad.any():
             return None
         at = tuple(np.argwhere(bad)[0])
-        return self._conflict(what, at, granule, warp, lane, int(thread[at]), int(self.write_site[granule[at]]))
+        return self._conflict(
+            what, at, granule, warp, lane, int(thread[at]), int(self.write_site[granule[at]])
+        )
 
     def _after_reads(self, granule: Index, warp: Index, lane: Index) -> Conflict | None:
         epoch = self.read_epoch[granule]

@@ -62,7 +62,9 @@ class Barriers:
             w.set_status(AT_BARRIER)
         w.jump(site + 1)
         if not 0 <= number < COUNT:
-            w.launch.fault(w, FaultKind.BARRIER_COUNT, site, f"barrier {number} is not one of 0 to {COUNT - 1}")
+            w.launch.fault(
+                w, FaultKind.BARRIER_COUNT, site, f"barrier {number} is not one of 0 to {COUNT - 1}"
+            )
             return
         if expected is not None and (expected % 32 or not 0 < expected <= w.per_cta * 32):
             w.launch.fault(

@@ -129,7 +129,13 @@ class Copies:
 def store(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], values: npt.NDArray[np.uint8]) -> None:
     """Write rows of bytes `values` (n, bytes) at `offset` (n,)."""
     width = values.shape[1]
-    unit = 4 if width % 4 == 0 and not (offset & 3).any() else 2 if width % 2 == 0 and not (offset & 1).any() else 1
+    unit = (
+        4
+        if width % 4 == 0 and not (offset & 3).any()
+        else 2
+        if width % 2 == 0 and not (offset & 1).any()
+        else 1
+    )
     words: Any = np.dtype(f"u{unit}")
     view = data.view(words)
     index = (offset // unit)[:, None] + np.arange(width // unit)
@@ -138,7 +144,13 @@ def store(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], values: np
 
 def load(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
     """Rows of `width` bytes at `offset` (n,)."""
-    unit = 4 if width % 4 == 0 and not (offset & 3).any() else 2 if width % 2 == 0 and not (offset & 1).any() else 1
+    unit = (
+        4
+        if width % 4 == 0 and not (offset & 3).any()
+        else 2
+        if width % 2 == 0 and not (offset & 1).any()
+        else 1
+    )
     words: Any = np.dtype(f"u{unit}")
     index = (offset // unit)[:, None] + np.arange(width // unit)
     return data.view(words)[index].view(np.uint8)

@@ -39,6 +39,7 @@ class Watch:
     granule: int
     stop_at_first: bool
     counting: bool = True
+    strict: bool = True
     faults: dict[tuple[Any, ...], Fault] = field(default_factory=dict)
     shadows: dict[str, Shadow] = field(default_factory=dict)
     counters: Counters | None = None
@@ -256,7 +257,9 @@ class Launching:
         here = waiting[warp] & (w.pc[warp] == site)
         rest = ~here & w.exists[warp]
         ended = int((w.status[warp][rest] == EXITED).sum())
-        elsewhere = sorted({w.kernel.where(int(p) - 1) for p in w.pc[warp][rest & (w.status[warp] != EXITED)]})
+        elsewhere = sorted(
+            {w.kernel.where(int(p) - 1) for p in w.pc[warp][rest & (w.status[warp] != EXITED)]}
+        )
         why = [f"{ended} have ended"] if ended else []
         why += [f"others are at {', '.join(elsewhere[:3])}"] if elsewhere else []
         body = w.kernel.body[site]

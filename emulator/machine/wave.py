@@ -10,7 +10,6 @@ Register arrays are never changed in place: a write makes a new one, so a `mov` 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,11 +19,12 @@ import numpy.typing as npt
 from emulator.checks.clocks import Clocks
 from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
+from emulator.errors import EmulatorError
 from emulator.machine.memory import SharedMemory
 from emulator.report import FaultKind, Order
 
 if TYPE_CHECKING:
-    from emulator.kernel import Block, Kernel
+    from emulator.kernel import Kernel
     from emulator.machine.copies import Copies
     from emulator.machine.launch import Launching
 
@@ -34,6 +34,17 @@ Index: TypeAlias = npt.NDArray[np.intp]
 WARP = 32
 RUN, AT_BARRIER, AT_CONVERGE, EXITED = 0, 1, 2, 3
 _FAR = np.iinfo(np.int32).max
+_CANNOT = (
+    ArithmeticError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What numpy and Python say of operands that do not fit an instruction; becomes an EmulatorError with its line."""
 _PATIENCE = 256
 """Turns that one place may take in a row while lanes elsewhere wait for theirs: it may be a loop that waits for them."""
 
@@ -309,15 +320,21 @@ class Wave:
         self.cycle += block.length
         for name, n in block.classes:
             self.counters.add(name, self.warps, n)
+        n = 0
         try:
-            for step in block.steps:
+            for n, step in enumerate(block.steps):  # noqa: B007 - told where a step cannot be done
                 step(self)
+            n = len(block.steps)
             block.finish(self)
         except Converge as wait:
             # What was done of the block stays done; the lanes stand before the instruction that waits.
             self.mask = group_mask
             self.jump(wait.site)
             self.set_status(AT_CONVERGE)
+        except _CANNOT as error:
+            line = self.kernel.body[min(block.start + n, len(self.kernel.body) - 1)].line
+            message = f"PTX line {line}: the instruction cannot be run as it stands"
+            raise EmulatorError(f"{message} ({type(error).__name__}: {error})") from error
 
     def _unblock(self) -> bool:
         """Nothing runs: try those again that wait for the rest of their warp, who may have come by now."""
@@ -343,4 +360,15 @@ def _column(values: Array) -> Array:
 
 
 Step: TypeAlias = Callable[[Wave], None]
-__all__ = ["AT_BARRIER", "AT_CONVERGE", "EXITED", "RUN", "WARP", "Converge", "FaultKind", "Step", "Stop", "Wave"]
+__all__ = [
+    "AT_BARRIER",
+    "AT_CONVERGE",
+    "EXITED",
+    "RUN",
+    "WARP",
+    "Converge",
+    "FaultKind",
+    "Step",
+    "Stop",
+    "Wave",
+]

@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 import pytest
-
 from rooftile.plan import Arg
 from support.emulator import Cuda, floats, launch
 
@@ -142,7 +141,9 @@ extern "C" __global__ void run(const float* a, float* out, long long ld) {
     assert report.seconds < 1
     assert time.monotonic() - started < 20
     narrow = text.replace("r * ld", "(int)(r * ld)")
-    report = launch(cuda(narrow), {"a": Operand(a, far), "out": Operand(floats(3, 32), far)}, sizes={"ld": ld})
+    report = launch(
+        cuda(narrow), {"a": Operand(a, far), "out": Operand(floats(3, 32), far)}, sizes={"ld": ld}
+    )
     one(report, FaultKind.OUT_OF_BOUNDS)
 
 
@@ -175,7 +176,11 @@ extern "C" __global__ void run(float* out) {
 }
 """
     message = one(
-        launch(cuda(text), {"out": floats(64)}, block=64), FaultKind.DEADLOCK, "barrier 1", "barrier 2", "32 of 64"
+        launch(cuda(text), {"out": floats(64)}, block=64),
+        FaultKind.DEADLOCK,
+        "barrier 1",
+        "barrier 2",
+        "32 of 64",
     )
     assert ":2" in message
     assert ":3" in message
@@ -193,7 +198,9 @@ extern "C" __global__ void run(const float* a, float* out) {
     a = np.arange(32, dtype=np.float32)
     for order in ORDERS:
         out = floats(64)
-        assert launch(cuda(text % "barrier(1, 64);"), {"a": a, "out": out}, block=64, smem=128, order=order).clean
+        assert launch(
+            cuda(text % "barrier(1, 64);"), {"a": a, "out": out}, block=64, smem=128, order=order
+        ).clean
         assert (out[32:] == a[::-1]).all()
         wrong = launch(cuda(text % ""), {"a": a, "out": floats(64)}, block=64, smem=128, order=order)
         assert kinds(wrong)[0] in (FaultKind.RACE, FaultKind.READ_UNWRITTEN)
@@ -372,8 +379,11 @@ def test_blocks_hand_over_through_a_counter(cuda: Cuda, order: str) -> None:
 
 
 def test_two_blocks_may_not_write_one_place(cuda: Cuda) -> None:
-    text = 'extern "C" __global__ void run(float* out) { out[threadIdx.x] = blockIdx.x; }'
-    one(launch(cuda(text), {"out": floats(32)}, grid=2), FaultKind.RACE, "overwrites", "of CTA")
+    text = 'extern "C" __global__ void run(float* out) { out[threadIdx.x] = %s; }'
+    for order in ORDERS:
+        wrong = launch(cuda(text % "blockIdx.x"), {"out": floats(32)}, grid=2, order=order)
+        one(wrong, FaultKind.RACE, "of CTA", "nothing orders the two")
+        assert launch(cuda(text % "7"), {"out": floats(32)}, grid=2, order=order).clean
 
 
 def test_two_lanes_may_write_one_place_only_with_one_value(cuda: Cuda) -> None:
@@ -408,7 +418,9 @@ extern "C" __global__ void run(float* out, volatile unsigned* flag) {
 
 
 def test_a_kernel_may_give_up(cuda: Cuda) -> None:
-    text = 'extern "C" __global__ void run(float* out) { if (threadIdx.x == 3) __trap(); out[threadIdx.x] = 1; }'
+    text = (
+        'extern "C" __global__ void run(float* out) { if (threadIdx.x == 3) __trap(); out[threadIdx.x] = 1; }'
+    )
     one(launch(cuda(text), {"out": floats(32)}), FaultKind.TRAP)
 
 
@@ -425,7 +437,9 @@ extern "C" __global__ void run(unsigned* out, unsigned* counter) {
 
     def go(seed: int) -> list[int]:
         out = np.full(24, 99, np.uint32)
-        report = launch(program, {"out": out}, block=256, workspace=16, init="zero", order=Order("random", seed))
+        report = launch(
+            program, {"out": out}, block=256, workspace=16, init="zero", order=Order("random", seed)
+        )
         assert report.clean, report.faults
         return out.tolist()
 
@@ -435,7 +449,9 @@ extern "C" __global__ void run(unsigned* out, unsigned* counter) {
 
 def test_faults_of_one_place_are_told_once_and_counted(cuda: Cuda) -> None:
     text = 'extern "C" __global__ void run(const float* a, float* out) { for (int i = 0; i < 9; ++i) out[threadIdx.x] = a[i * 32 + threadIdx.x]; }'
-    report = launch(cuda(text), {"a": np.zeros(32, np.float32), "out": floats(32)}, grid=1, stop_at_first=False)
+    report = launch(
+        cuda(text), {"a": np.zeros(32, np.float32), "out": floats(32)}, grid=1, stop_at_first=False
+    )
     assert len(report.faults) <= 9
     assert all(f.kind is FaultKind.OUT_OF_BOUNDS for f in report.faults)
 

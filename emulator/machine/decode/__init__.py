@@ -96,7 +96,15 @@ def _built(c: Context, build: Callable[[Context], Step]) -> Step:
         return build(c)
     except PtxError:
         raise
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration, NotImplementedError) as e:
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        StopIteration,
+        NotImplementedError,
+    ) as e:
         # Operands of a form that no reader of this instruction thought of: malformed, as far as we know it.
         raise c.error(f"malformed or unknown form ({type(e).__name__}: {e})") from e
 

@@ -134,18 +134,20 @@ def _float(c: Context, kind: str, bits: int, ftz: bool, sat: bool) -> Plan:
         function = {"add": floats.add, "sub": floats.sub, "mul": floats.mul}.get(op, floats.fma)
         if rnd == "rn" and not ftz and not sat and kind == "f32" and op in _QUICK:
             return _QUICK[op], two, bits
-        return partial(function, kind, rnd=rnd, ftz=ftz, sat=sat), three if op in ("fma", "mad") else two, bits
+        return (
+            partial(function, kind, rnd=rnd, ftz=ftz, sat=sat),
+            three if op in ("fma", "mad") else two,
+            bits,
+        )
     if op in ("neg", "abs"):
         c.allow("ftz", kind)
         return partial(floats.neg if op == "neg" else floats.abs_, kind, ftz=ftz), (bits,), bits
     if op in ("min", "max"):
         c.allow("ftz", "NaN", "xorsign", "abs", kind)
         function = floats.min_ if op == "min" else floats.max_
-        options = {"ftz": ftz, "nan": c.has("NaN"), "xorsign_abs": c.has("xorsign")}
-        operands = c.operands(3, 4)
-        if len(operands) == 4:
-            return (lambda a, b, d: function(kind, function(kind, a, b, **options), d, **options)), three, bits
-        return partial(function, kind, **options), two, bits
+        options = {"ftz": ftz, "nan": c.has("NaN"), "absolute": c.has("abs"), "xorsign": c.has("xorsign")}
+        widths = three if len(c.operands(3, 4)) == 4 else two
+        return partial(function, kind, **options), widths, bits
     if op == "div":
         c.allow(*_ROUND, "approx", "full", "ftz", kind)
         return partial(floats.div, kind, rnd=rnd, ftz=ftz), two, bits
@@ -195,7 +197,8 @@ def _half(c: Context, kind: str, bits: int) -> Plan:
         return partial(getattr(halves, op if op == "neg" else "abs_"), kind, **options), (bits,), bits
     if op in ("min", "max"):
         options["nan"] = c.has("NaN")
-        options["xorsign_abs"] = c.has("xorsign")
+        options["absolute"] = c.has("abs")
+        options["xorsign"] = c.has("xorsign")
         return partial(halves.min_ if op == "min" else halves.max_, kind, **options), two, bits
     if op in ("ex2", "tanh"):
         return partial(getattr(halves, op), kind, **options), (bits,), bits
@@ -304,7 +307,11 @@ def _set(c: Context, kind: str, bits: int) -> Plan:
     d_type = c.i.modifiers[-2]
     ftz = c.has("ftz")
     if boolean is None:
-        return (lambda a, b: comparing.set_(d_type, kind, operator, a, b, ftz=ftz)), (bits, bits), BITS[d_type]
+        return (
+            (lambda a, b: comparing.set_(d_type, kind, operator, a, b, ftz=ftz)),
+            (bits, bits),
+            BITS[d_type],
+        )
     return (
         (lambda a, b, p: comparing.set_(d_type, kind, operator, a, b, boolean, p, ftz)), (bits, bits, 1), BITS[d_type]
     )  # fmt: skip

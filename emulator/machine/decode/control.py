@@ -52,7 +52,9 @@ def branch_indexed(c: Context) -> Step:
         at = np.broadcast_to(read(w), (w.rows, WARP)).astype(np.int64)
         bad = (at >= len(places)) & w.mask_full()
         if bad.any():
-            w.launch.fault(w, FaultKind.OUT_OF_BOUNDS, site, f"branch {int(at[bad][0])} of {len(places)} targets")
+            w.launch.fault(
+                w, FaultKind.OUT_OF_BOUNDS, site, f"branch {int(at[bad][0])} of {len(places)} targets"
+            )
         where = places[np.minimum(at, len(places) - 1)]
         for place in np.unique(where):
             w.jump(int(place), where == place)

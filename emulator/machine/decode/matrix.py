@@ -1,68 +1,335 @@
-"""Tensor cores and what feeds them: ldmatrix, mma.sync, wmma (PTX ISA 9.7.14)."""
+"""Tensor cores and what feeds them: ldmatrix, stmatrix, movmatrix, mma.sync, wmma (PTX ISA 9.7.14)."""
+
 from __future__ import annotations
-from typing import Any
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+from emulator.arith import fragments
+from emulator.arith import matrix as products
+from emulator.checks.shadow import WHOLE
+from emulator.kernel import BITS
 from emulator.machine import access
 from emulator.machine.access import Access
-from emulator.machine.decode.context import Context
-from emulator.machine.wave import Step, Wave, WARP
+from emulator.machine.decode.context import UNSIGNED, Context, Reader
+from emulator.machine.wave import WARP, Array, Step, Wave
+from emulator.ptx.nodes import Operand, Reg, Vector
 
-def _todo(c: Context) -> Step:
-    raise c.error("not yet")
-store_matrix = move_matrix = wmma = _todo
+if TYPE_CHECKING:
+    from emulator.checks.clocks import Index
+
+_SHAPE = re.compile(r"m\d+n\d+k\d+")
+_ELEMENTS = ("f64", "f32", "f16", "bf16", "tf32", "s32", "s8", "u8", "s4", "u4", "b1",
+             "e4m3", "e5m2", "e2m3", "e3m2", "e2m1")  # fmt: skip
+
+
+def _items(op: Operand) -> tuple[Operand, ...]:
+    return op.items if isinstance(op, Vector) else (op,)
+
+
+def _width(op: Operand) -> int:
+    return 64 if isinstance(op, Reg) and op.type in ("f64", "b64", "u64", "s64") else 32
+
+
+def _readers(c: Context, op: Operand) -> list[Reader]:
+    return [c.value(item, _width(item)) for item in _items(op)]
+
+
+def _values(w: Wave, readers: Sequence[Reader]) -> list[Array]:
+    return [np.broadcast_to(read(w), (w.rows, WARP)) for read in readers]
+
+
+# -- ldmatrix and its kind ---------------------------------------------------------------------------------------
+
+
+def _number(c: Context) -> int:
+    return next(int(m[1]) for m in c.i.modifiers if m in ("x1", "x2", "x4"))
+
 
 def load_matrix(c: Context) -> Step:
     """ldmatrix.sync.aligned.m8n8.x{1,2,4}{.trans}.shared.b16 {d}, [a]."""
     c.allow("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16")
     target, source = c.operands(2)
-    count = next(int(m[1]) for m in c.i.modifiers if m in ("x1", "x2", "x4"))
-    items = target.items
-    writers = [c.dest(op, 32) for op in items]
-    address = c.address(source)
-    trans = c.has("trans")
-    a = Access(c.site, 16, 16)
-    site = c.site
+    count = _number(c)
+    writers = [c.dest(op, 32) for op in _items(target)]
+    if len(writers) != count:
+        raise c.error(f"{len(writers)} registers for {count} matrices")
+    address, trans, site = c.address(source), c.has("trans"), c.site
+    space = "shared" if c.has("shared", "shared::cta") else "generic"
+    a = Access(site, 16, 16)
     lanes = np.arange(8 * count)
 
     def step(w: Wave) -> None:
         w.need(site)
-        at = np.broadcast_to(address(w), (w.rows, WARP))[:, : 8 * count]
+        at = np.broadcast_to(address(w), (w.rows, WARP))[:, : 8 * count].reshape(-1)
         row = np.repeat(np.arange(w.rows), 8 * count)
-        data = access.read(w, "shared", a, at.reshape(-1), row, np.tile(lanes, w.rows))
-        halves = data.view(np.uint16).reshape(w.rows, count, 8, 8)
-        if trans:
-            halves = halves.transpose(0, 1, 3, 2)
-        words = np.ascontiguousarray(halves).view(np.uint32).reshape(w.rows, count, WARP)
-        for n, write in enumerate(writers):
-            write(w, words[:, n])
+        data = access.read(w, space, a, at, row, np.tile(lanes, w.rows))
+        words = data.view(np.uint32).reshape(w.rows, count, 8, 4)
+        for write, value in zip(writers, fragments.ldmatrix(words, trans), strict=True):
+            write(w, value)
 
     return step
 
-def multiply(c: Context) -> Step:
-    d, a, b, e = c.operands(4)
-    ra = [c.value(o, 32) for o in a.items]; rb = [c.value(o, 32) for o in b.items]; rc = [c.value(o, 32) for o in e.items]
-    wd = [c.dest(o, 32) for o in d.items]
-    site = c.site
-    def bf(x):  # (W,32) u32 -> (W,32,2) f64
-        lo = (x << np.uint32(16)).view(np.float32); hi = (x & np.uint32(0xFFFF0000)).view(np.float32)
-        return np.stack([lo, hi], -1).astype(np.float64)
+
+def store_matrix(c: Context) -> Step:
+    """stmatrix.sync.aligned.m8n8.x{1,2,4}{.trans}.shared.b16 [a], {b}."""
+    c.allow("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16")
+    target, source = c.operands(2)
+    count = _number(c)
+    readers = _readers(c, source)
+    if len(readers) != count:
+        raise c.error(f"{len(readers)} registers for {count} matrices")
+    address, trans, site = c.address(target), c.has("trans"), c.site
+    space = "shared" if c.has("shared", "shared::cta") else "generic"
+    a = Access(site, 16, 16)
+    lanes = np.arange(8 * count)
+
     def step(w: Wave) -> None:
         w.need(site)
-        R = w.rows
-        bc = lambda r: np.broadcast_to(r(w), (R, WARP))
-        A = np.empty((R, 2, 8, 2, 4, 2))  # rowhalf, g, khalf, t, i
-        for n, r in enumerate(ra):
-            A[:, n & 1, :, n >> 1] = bf(bc(r)).reshape(R, 8, 4, 2)
-        A = A.reshape(R, 16, 16)
-        B = np.empty((R, 8, 2, 4, 2))
-        for n, r in enumerate(rb):
-            B[:, :, n] = bf(bc(r)).reshape(R, 8, 4, 2)
-        B = B.reshape(R, 8, 16)
-        D = A @ B.transpose(0, 2, 1)
-        C = np.empty((R, 2, 8, 4, 2))
-        for n, r in enumerate(rc):
-            C[:, n >> 1, :, :, n & 1] = bc(r).view(np.float32).reshape(R, 8, 4)
-        D = (D.reshape(R, 2, 8, 4, 2) + C).astype(np.float32)
-        for n, wr in enumerate(wd):
-            wr(w, np.ascontiguousarray(D[:, n >> 1, :, :, n & 1]).reshape(R, WARP).view(np.uint32))
+        at = np.broadcast_to(address(w), (w.rows, WARP))[:, : 8 * count].reshape(-1)
+        row = np.repeat(np.arange(w.rows), 8 * count)
+        words = np.ascontiguousarray(fragments.stmatrix(_values(w, readers), trans))
+        data = words.view(np.uint8).reshape(-1, 16)
+        access.write(w, space, a, at, row, np.tile(lanes, w.rows), data)
+
     return step
+
+
+def move_matrix(c: Context) -> Step:
+    """movmatrix.sync.aligned.m8n8.trans.b16 d, a."""
+    c.allow("sync", "aligned", "m8n8", "trans", "b16")
+    target, source = c.operands(2)
+    read, write, site = c.value(source, 32), c.dest(target, 32), c.site
+
+    def step(w: Wave) -> None:
+        w.need(site)
+        write(w, fragments.movmatrix(np.broadcast_to(read(w), (w.rows, WARP))))
+
+    return step
+
+
+# -- mma.sync --------------------------------------------------------------------------------------------------
+
+
+def _shape(c: Context) -> str:
+    found = next((m for m in c.i.modifiers if _SHAPE.fullmatch(m)), None)
+    if found is None:
+        raise c.error("no shape")
+    return found
+
+
+def multiply(c: Context) -> Step:
+    """mma.sync.aligned.shape.alayout.blayout{.satfinite}.dtype.atype.btype.ctype d, a, b, c."""
+    shape = _shape(c)
+    c.allow("sync", "aligned", shape, "row", "col", "satfinite", "kind::f8f6f4", "rn", "rz", "rm", "rp",
+            *_ELEMENTS)  # fmt: skip
+    d_type, a_type, b_type, c_type = c.i.modifiers[-4:]
+    layouts = [m for m in c.i.modifiers if m in ("row", "col")]
+    d, a, b, e = c.operands(4)
+    read_a, read_b, read_c = _readers(c, a), _readers(c, b), _readers(c, e)
+    writers = [c.dest(op, _width(op)) for op in _items(d)]
+    saturate, site = c.has("satfinite"), c.site
+    rnd = next((m for m in c.i.modifiers if m in ("rn", "rz", "rm", "rp")), "rn")
+    m, n, k = products.dimensions(shape)
+    # Volta's m8n8k4 is four products, one for each quarter of the warp.
+    flops = 2 * m * n * k * (4 if shape == "m8n8k4" and a_type == "f16" else 1)
+    name = f"mma.{shape}.{a_type}" + ("" if a_type == b_type else f".{b_type}")
+
+    def step(w: Wave) -> None:
+        w.need(site)
+        found = products.mma(
+            shape, a_type, b_type, c_type, d_type, layouts[0], layouts[1],
+            _values(w, read_a), _values(w, read_b), _values(w, read_c), saturate, rnd,
+        )  # fmt: skip
+        for write, value in zip(writers, found, strict=True):
+            write(w, value)
+        w.counters.add(name, w.warps)
+        w.counters.add("mma_flops", w.warps, flops)
+
+    return step
+
+
+# -- wmma ------------------------------------------------------------------------------------------------------
+
+
+def wmma(c: Context) -> Step:
+    """wmma.load, wmma.store, wmma.mma. Which lane holds which element is unspecified, so the run's seed chooses."""
+    if c.has("load"):
+        return _wmma_load(c)
+    if c.has("store"):
+        return _wmma_store(c)
+    return _wmma_mma(c)
+
+
+def _tile(c: Context, role: str) -> tuple[str, str, str, str]:
+    """(shape, layout, type, space)."""
+    shape = _shape(c)
+    c.allow(role, "load", "store", "sync", "aligned", shape, "row", "col", "shared", "shared::cta", "global",
+            *_ELEMENTS)  # fmt: skip
+    layout = next(m for m in c.i.modifiers if m in ("row", "col"))
+    space = "shared" if c.has("shared", "shared::cta") else "global" if c.has("global") else "generic"
+    return shape, layout, c.i.modifiers[-1], space
+
+
+def _bytes_of(kind: str) -> int:
+    return 4 if kind in ("f32", "s32", "tf32") else 8 if kind == "f64" else 1 if kind in ("s8", "u8") else 2
+
+
+def _places(
+    w: Wave, at: Array, ldm: Array, rows: int, columns: int, layout: str, size: int
+) -> tuple[Array, Index, int]:
+    """(addresses, rows of the group, bytes) of the lines of a tile in memory, one access a line."""
+    lines, length = (rows, columns) if layout == "row" else (columns, rows)
+    pitch = np.broadcast_to(ldm.astype(np.int64), (w.rows, WARP))[:, :1] * size
+    address = at[:, :1] + pitch * np.arange(lines)
+    return address.reshape(-1), np.repeat(np.arange(w.rows), lines), length * size
+
+
+def _wmma_load(c: Context) -> Step:
+    role = next(m for m in c.i.modifiers if m in ("a", "b", "c"))
+    shape, layout, kind, space = _tile(c, role)
+    target, source, *more = c.operands(2, 3)
+    size = _bytes_of(kind)
+    m, n, k = products.dimensions(shape)
+    rows, columns = {"a": (m, k), "b": (k, n), "c": (m, n)}[role]
+    default = columns if layout == "row" else rows
+    ldm = c.value(more[0], 32) if more else (lambda w: np.array([[default]], np.uint32))
+    writers = [c.dest(op, _width(op)) for op in _items(target)]
+    address, site = c.address(source), c.site
+    _check_fragment(c, shape, role, kind, len(writers))
+
+    def step(w: Wave) -> None:
+        w.need(site)
+        at = np.broadcast_to(address(w), (w.rows, WARP))
+        _same_in_warp(w, at, site)
+        where, row, width = _places(w, at, ldm(w), rows, columns, layout, size)
+        a = _line(site, width, size)
+        found = _split_read(w, space, a, where, row)
+        tile = found.view(UNSIGNED[size * 8]).reshape(w.rows, -1, width // size)
+        if layout == "col":
+            tile = tile.transpose(0, 2, 1)
+        held = fragments.scatter(fragments.wmma_layout(shape, role, kind, w.order.seed, layout), tile)
+        for write, value in zip(writers, _packed(held, size), strict=True):
+            write(w, value)
+
+    return step
+
+
+def _wmma_store(c: Context) -> Step:
+    shape, layout, kind, space = _tile(c, "d")
+    target, source, *more = c.operands(2, 3)
+    size = _bytes_of(kind)
+    rows, columns, _ = products.dimensions(shape)
+    default = columns if layout == "row" else rows
+    ldm = c.value(more[0], 32) if more else (lambda w: np.array([[default]], np.uint32))
+    readers, address, site = _readers(c, source), c.address(target), c.site
+    _check_fragment(c, shape, "d", kind, len(readers))
+
+    def step(w: Wave) -> None:
+        w.need(site)
+        at = np.broadcast_to(address(w), (w.rows, WARP))
+        _same_in_warp(w, at, site)
+        where, row, width = _places(w, at, ldm(w), rows, columns, layout, size)
+        held = np.stack(_values(w, readers), axis=-1)
+        elements = np.ascontiguousarray(held).view(UNSIGNED[size * 8])
+        tile = fragments.gather(fragments.wmma_layout(shape, "d", kind, w.order.seed), elements)
+        if layout == "col":
+            tile = tile.transpose(0, 2, 1)
+        data = np.ascontiguousarray(tile).view(np.uint8).reshape(-1, width)
+        a = _line(site, width, size)
+        for part, piece, first in _pieces(w, a, width):
+            access.write(
+                w,
+                space,
+                part,
+                where + first,
+                row,
+                np.full(len(row), WHOLE),
+                np.ascontiguousarray(data[:, piece]),
+            )
+
+    return step
+
+
+def _check_fragment(c: Context, shape: str, role: str, kind: str, registers: int) -> None:
+    elements = fragments.wmma_elements(shape, role, kind)
+    wanted = elements if kind in ("f32", "s32", "tf32", "f64") else elements * _bytes_of(kind) // 4
+    if registers != wanted:
+        raise c.error(f"{registers} registers, not {wanted}")
+
+
+def _line(site: int, width: int, size: int) -> Access:
+    return Access(site, width, size, what="line of a fragment")
+
+
+def _pieces(w: Wave, a: Access, width: int) -> list[tuple[Access, slice, int]]:
+    """A line as accesses of at most 16 bytes."""
+    each = min(width, 16)
+    part = Access(a.site, each, a.align, what=a.what)
+    return [(part, slice(first, first + each), first) for first in range(0, width, each)]
+
+
+def _split_read(w: Wave, space: str, a: Access, where: Array, row: Index) -> Array:
+    found = np.empty((len(where), a.width), np.uint8)
+    lane = np.full(len(where), WHOLE)
+    for part, piece, first in _pieces(w, a, a.width):
+        found[:, piece] = access.read(w, space, part, where + first, row, lane)
+    return found
+
+
+def _same_in_warp(w: Wave, at: Array, site: int) -> None:
+    """All lanes must name one tile, at a multiple of 32 bytes (PTX ISA, wmma.load)."""
+    from emulator.report import FaultKind
+
+    if (at != at[:, :1]).any():
+        row = int(np.nonzero((at != at[:, :1]).any(axis=1))[0][0])
+        w.launch.fault(w, FaultKind.DIVERGENCE, site, "lanes of a warp name different tiles", row=row)
+    if (at & 31).any():
+        row = int(np.nonzero((at & 31).any(axis=1))[0][0])
+        text = f"its tile at {int(at[row, 0]):#x} is no multiple of 32 bytes"
+        w.launch.fault(w, FaultKind.MISALIGNED, site, text, row=row)
+
+
+def _packed(held: Array, size: int) -> list[Array]:
+    """(warps, 32, elements) as registers of 32 (or 64) bits."""
+    kind = np.uint64 if size == 8 else np.uint32
+    words = np.ascontiguousarray(held).view(kind)
+    return [words[..., i] for i in range(words.shape[-1])]
+
+
+def _wmma_mma(c: Context) -> Step:
+    shape = _shape(c)
+    c.allow("mma", "sync", "aligned", shape, "row", "col", "satfinite", "rn", *_ELEMENTS)
+    layouts = [m for m in c.i.modifiers if m in ("row", "col")]
+    types = [m for m in c.i.modifiers if m in _ELEMENTS]
+    # wmma.mma...dtype.ctype for f16 (A and B are f16); dtype.atype.btype.ctype for the others.
+    if len(types) == 2:
+        d_type, c_type = types
+        a_type = b_type = "f16"
+    else:
+        d_type, a_type, b_type, c_type = types
+    d, a, b, e = c.operands(4)
+    read_a, read_b, read_c = _readers(c, a), _readers(c, b), _readers(c, e)
+    writers = [c.dest(op, _width(op)) for op in _items(d)]
+    saturate, site = c.has("satfinite"), c.site
+    m, n, k = products.dimensions(shape)
+    name = f"mma.wmma_{shape}.{a_type}"
+
+    def step(w: Wave) -> None:
+        w.need(site)
+        found = products.wmma(
+            shape, a_type, b_type, c_type, d_type, layouts[0], layouts[1],
+            _values(w, read_a), _values(w, read_b), _values(w, read_c), saturate, seed=w.order.seed,
+        )  # fmt: skip
+        for write, value in zip(writers, found, strict=True):
+            write(w, value)
+        w.counters.add(name, w.warps)
+        w.counters.add("mma_flops", w.warps, 2 * m * n * k)
+
+    return step
+
+
+__all__ = ["BITS", "load_matrix", "move_matrix", "multiply", "store_matrix", "wmma"]

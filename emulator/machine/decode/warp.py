@@ -1,14 +1,130 @@
 """Between the lanes of a warp: shuffles, votes, reductions, warp barriers (PTX ISA 9.7.9, 9.7.13)."""
-from __future__ import annotations
-from emulator.machine.decode.context import Context
-from emulator.machine.wave import Step, Wave
 
-def _todo(c: Context) -> Step:
-    raise c.error("not yet")
-shuffle = vote = match = reduce = active_mask = elect = _todo
+from __future__ import annotations
+
+import numpy as np
+
+from emulator.arith import shuffle as lanes
+from emulator.kernel import BITS
+from emulator.machine.decode.context import Context
+from emulator.machine.wave import WARP, Array, Step, Wave
+from emulator.ptx.nodes import Imm, Operand, Pair, Sink
+
+
+def _two(target: Operand) -> tuple[Operand, Operand]:
+    return (target.first, target.second) if isinstance(target, Pair) else (target, Sink())
+
+
+def _whole(w: Wave, value: Array) -> Array:
+    return np.broadcast_to(value, (w.rows, WARP))
+
+
+def shuffle(c: Context) -> Step:
+    """shfl.sync.mode.b32 d{|p}, a, b, c, membermask."""
+    c.allow("sync", "up", "down", "bfly", "idx", "b32")
+    if not c.has("sync"):
+        raise c.error("only shfl.sync is known: the other form is gone since PTX 6.4 (sm_70)")
+    mode = next(m for m in c.i.modifiers if m in ("up", "down", "bfly", "idx"))
+    target, a, b, bounds, mask = c.operands(5)
+    d, p = _two(target)
+    read_a, read_b, read_c = c.value(a, 32), c.value(b, 32), c.value(bounds, 32)
+    read_mask, members = c.value(mask, 32), c.members(mask)
+    write_d, write_p = c.dest(d, 32), c.dest(p, 1)
+
+    def step(w: Wave) -> None:
+        members(w)
+        found, inside, _ = lanes.shfl(
+            mode,
+            _whole(w, read_a(w)),
+            _whole(w, read_b(w)),
+            _whole(w, read_c(w)),
+            read_mask(w),
+            w.mask_full(),
+        )
+        write_d(w, found)
+        write_p(w, inside)
+
+    return step
+
+
+def vote(c: Context) -> Step:
+    """vote.sync.{all,any,uni}.pred p, a, membermask; vote.sync.ballot.b32."""
+    c.allow("sync", "all", "any", "uni", "ballot", "pred", "b32")
+    mode = next(m for m in c.i.modifiers if m in ("all", "any", "uni", "ballot"))
+    target, a, mask = c.operands(3)
+    read, members, read_mask = c.predicate(a), c.members(mask), c.value(mask, 32)
+    write = c.dest(target, 32 if mode == "ballot" else 1)
+
+    def step(w: Wave) -> None:
+        members(w)
+        write(w, lanes.vote(mode, _whole(w, read(w)), read_mask(w), w.mask_full()))
+
+    return step
+
+
+def match(c: Context) -> Step:
+    """match.{any,all}.sync.type d{|p}, a, membermask."""
+    c.allow("sync", "any", "all", "b32", "b64")
+    mode = "any" if c.has("any") else "all"
+    kind = c.i.modifiers[-1]
+    target, a, mask = c.operands(3)
+    d, p = _two(target)
+    read, members, read_mask = c.value(a, BITS[kind]), c.members(mask), c.value(mask, 32)
+    write_d, write_p = c.dest(d, 32), c.dest(p, 1)
+
+    def step(w: Wave) -> None:
+        members(w)
+        found, agree = lanes.match(mode, kind, _whole(w, read(w)), read_mask(w), w.mask_full())
+        write_d(w, found)
+        write_p(w, agree)
+
+    return step
+
+
+def reduce(c: Context) -> Step:
+    """redux.sync.op.type d, a, membermask."""
+    c.allow("sync", "add", "min", "max", "and", "or", "xor", "abs", "NaN", "u32", "s32", "b32", "f32")
+    operation = next(m for m in c.i.modifiers if m in ("add", "min", "max", "and", "or", "xor"))
+    kind = c.i.modifiers[-1]
+    target, a, mask = c.operands(3)
+    read, members, read_mask = c.value(a, 32, kind), c.members(mask), c.value(mask, 32)
+    write, absolute, nan = c.dest(target, 32), c.has("abs"), c.has("NaN")
+
+    def step(w: Wave) -> None:
+        members(w)
+        value = _whole(w, read(w))
+        write(w, lanes.redux(operation, kind, value, read_mask(w), w.mask_full(), absolute, nan))
+
+    return step
+
+
+def active_mask(c: Context) -> Step:
+    """activemask.b32 d."""
+    c.allow("b32")
+    (target,) = c.operands(1)
+    write = c.dest(target, 32)
+    return lambda w: write(w, lanes.activemask(w.mask_full()))
+
+
+def elect(c: Context) -> Step:
+    """elect.sync d|p, membermask."""
+    c.allow("sync")
+    target, mask = c.operands(2)
+    d, p = _two(target)
+    members, read_mask = c.members(mask), c.value(mask, 32)
+    write_d, write_p = c.dest(d, 32), c.dest(p, 1)
+
+    def step(w: Wave) -> None:
+        members(w)
+        leader, chosen = lanes.elect(read_mask(w), w.mask_full())
+        write_d(w, leader)
+        write_p(w, np.broadcast_to(chosen, (w.rows, WARP)))
+
+    return step
+
 
 def sync(c: Context) -> Step:
-    """bar.warp.sync membermask."""
+    """bar.warp.sync membermask: what the lanes named did before is ordered before what they do after."""
     c.allow("warp", "sync")
     (mask,) = c.operands(1)
     members = c.members(mask)
@@ -16,7 +132,10 @@ def sync(c: Context) -> Step:
     def step(w: Wave) -> None:
         members(w)
         w.counters.add("waits.warp", w.warps)
-        # A new epoch: what lanes did before is ordered before what any of them does now.
+        # A new epoch of the warp. Lanes are not told apart: a barrier of some orders all of those that came.
         w.clocks.release(w.warps)
 
     return step
+
+
+__all__ = ["Imm", "active_mask", "elect", "match", "reduce", "shuffle", "sync", "vote"]
