@@ -1,7 +1,8 @@
 """Which mistakes do we plant in our own kernels, to see whether the emulator finds them?
 
-A mutation is a small change of the sources, made by program: a line dropped, a count off by one, two operands exchanged.
-It names the schedule and problem at which the changed line runs. Each is compiled and run like a candidate.
+A mutation is a small change of the sources, made by program: a line dropped, a count off by one, two operands
+exchanged. It names the schedule and problem at which the changed line runs. Each is compiled and run like a
+candidate.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 from search_space.schedule import Value
 
 CLASSES = (
-    "dropped wait", "dropped commit", "dropped barrier", "wrong group count", "wrong swizzle", "wrong stage index",
-    "wrong fragment", "wrong predicate", "stage reused early", "missing tail mask", "off-by-one k",
-    "swapped operands",
+    "dropped wait", "dropped commit", "dropped barrier", "wrong group count", "wrong swizzle",
+    "wrong stage index", "wrong fragment", "wrong predicate", "stage reused early", "missing tail mask",
+    "off-by-one k", "swapped operands",
 )  # fmt: skip
 
 
@@ -44,9 +45,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutation:
-    """One planted mistake. `values`: of the schedule at which it shows (default: the family's default); `problem`:
-    what differs from a plain bf16 (gemm_sm80) or f16 (gemm_sm70) GEMM. `equivalent`: why it changes nothing, for one
-    that is not counted."""
+    """One planted mistake. `values`: of the schedule at which it shows (default: the family's default);
+    `problem`: what differs from a plain bf16 (gemm_sm80) or f16 (gemm_sm70) GEMM. `equivalent`: why it changes
+    nothing, for one that is not counted."""
 
     family: str
     kind: str
