@@ -33,6 +33,7 @@ def build(problem: Problem, device: GpuDevice, s: Schedule) -> BuildSpec:
         "RT_STAGED": int(t.staged),
         "RT_VECTOR": t.vector,
         "RT_LOOKAHEAD": int(t.lookahead),
+        "RT_RESIDENT": t.resident,
         "RT_SPLIT": g.split,
         "RT_SMEM_BYTES": g.smem_bytes,
     }

@@ -84,13 +84,12 @@ def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
         Parameter("vector", "movement", vectors, "results that one access moves"),
         Parameter("banks", "layout", ("swizzle", "pad"), "rows: chunks exchanged by XOR, or moved apart"),
         Parameter("stages", "roles", tuple(range(2, 11)), "tiles of k in shared memory"),
+        Parameter("resident", "roles", (1, 2, 3, 4), "blocks that an SM is to hold at once, at least"),
         Parameter("lookahead", "order", (False, True), "fragments are read a step before their product"),
         Parameter("raster", "order", ("m", "n"), "neighbouring blocks lie below, or beside each other"),
         Parameter("group", "order", (1, 2, 4, 8, 16), "tiles that a band of blocks is high or wide"),
         Parameter("split_k", "order", splits, "parts of k"),
-        Parameter(
-            "split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry"
-        ),
+        Parameter("split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry"),
     )
 
 
@@ -146,23 +145,36 @@ def _warps(t: Tile) -> list[Violation]:
 
 
 def _memory(shape: Shape, device: GpuDevice, t: Tile) -> list[Violation]:
-    needed, there = t.smem_bytes(shape), device.smem_block_bytes
-    if needed <= there:
-        return []
-    a, b = t.stage_bytes(shape)
-    message = f"{t.stages} stages of {a} + {b} bytes need {needed} of shared memory; a block has {there}"
-    return [Violation("shared_memory", message, {"needed": needed, "most": there, "stages": t.stages})]
+    needed, there, found = t.smem_bytes(shape), device.smem_block_bytes, []
+    if needed > there:
+        a, b = t.stage_bytes(shape)
+        message = f"{t.stages} stages of {a} + {b} bytes need {needed} of shared memory; a block has {there}"
+        numbers: dict[str, Number] = {"needed": needed, "most": there, "stages": t.stages}
+        found.append(Violation("shared_memory", message, numbers))
+    limits = device.arch.limits
+    shared = t.resident * (needed + limits.smem_reserved_bytes)
+    if t.resident > 1 and shared > limits.smem_sm_bytes:
+        message = (
+            f"{t.resident} blocks need {shared} bytes of shared memory; an SM has {limits.smem_sm_bytes}"
+        )
+        numbers = {"needed": shared, "most": limits.smem_sm_bytes, "resident": t.resident}
+        found.append(Violation("resident", message, numbers))
+    if t.resident * t.threads > limits.threads_sm:
+        message = f"{t.resident} blocks of {t.threads} threads are over the {limits.threads_sm} of an SM"
+        numbers = {"threads": t.threads, "most": limits.threads_sm, "resident": t.resident}
+        found.append(Violation("resident", message, numbers))
+    return found
 
 
 def _registers(shape: Shape, device: GpuDevice, t: Tile) -> list[Violation]:
-    limits = device.arch.limits
+    limits, threads = device.arch.limits, t.threads * t.resident
     # Given out in units of 8 a thread (256 a warp).
-    there = min(limits.registers_thread, limits.registers_sm // t.threads // 8 * 8)
+    there = min(limits.registers_thread, limits.registers_sm // threads // 8 * 8)
     needed = t.registers(shape)
     if needed <= there:
         return []
-    message = f"warp tiles of {t.wm} x {t.wn} need about {needed} registers; {t.threads} threads have {there}"
-    return [Violation("registers", message, {"needed": needed, "most": there, "threads": t.threads})]
+    message = f"warp tiles of {t.wm} x {t.wn} need about {needed} registers; {threads} threads have {there}"
+    return [Violation("registers", message, {"needed": needed, "most": there, "threads": threads})]
 
 
 def aligned(name: str, what: str, pitch: int, align: int, width: int) -> list[Violation]:

@@ -53,7 +53,7 @@ def candidates(problem: Problem, device: GpuDevice) -> list[Schedule]:
         values: dict[str, Value] = {
             "bm": bm, "bn": bn, "bk": steps * step, "warps_m": warps_m, "warps_n": warps_n,
             "stages": 2 if plain else stages, **wide, "store": "staged",
-            "vector": _vector(shape, bn // warps_n), "banks": "swizzle", "lookahead": False, "raster": "m",
+            "vector": _vector(shape, bn // warps_n), "banks": "swizzle", "resident": 1, "lookahead": False, "raster": "m",
             "group": 8, "split_k": 1, "split_sum": "last",
         }  # fmt: skip
         legal = [

@@ -14,6 +14,8 @@ COPIES = {"cp_async_16": 16, "cp_async_8": 8, "cp_async_4": 4, "plain": 0}
 """Bytes of a copy; 0: through registers, element by element."""
 _REGISTERS_BESIDE = 40
 """Addresses, counters and predicates of the main loop; from compiles."""
+_REGISTERS_AHEAD = 8
+"""Addresses of the next fragments besides; from compiles."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Tile:
     staged: bool
     vector: int
     lookahead: bool
+    resident: int
 
     @classmethod
     def of(cls, s: Schedule) -> Tile:
@@ -50,6 +53,7 @@ class Tile:
             staged=s.text("store") == "staged",
             vector=s.integer("vector"),
             lookahead=s.flag("lookahead"),
+            resident=s.integer("resident"),
         )
 
     @property
@@ -102,9 +106,11 @@ class Tile:
         return max(self.stages * sum(self.stage_bytes(shape)), self.warps * self.piece_bytes())
 
     def copies(self, side: Side, extent: int, width: int) -> int:
-        """Copies of each thread for one stage of an operand."""
+        """Copies of each thread for one stage of an operand (kernels/cuda/include/tile/copy.cuh)."""
         rows = extent if side.k_contiguous else self.bk
-        return -(-rows * self.row_chunks(side, extent) * 16 // (width or 16) // self.threads)
+        per_row = self.row_chunks(side, extent) * 16 // (width or 16)
+        across = min(per_row, self.threads)
+        return -(-per_row // across) * -(-rows // (self.threads // across))
 
     def registers(self, shape: Shape) -> int:
         """Registers that a thread needs at least: sums, fragments, plain copies under way, and the rest."""
@@ -115,4 +121,9 @@ class Tile:
             for side, extent, width in ((shape.a, self.bm, self.copy_a), (shape.b, self.bn, self.copy_b))
             if width == 0
         )
-        return sums + fragments * (2 if self.lookahead else 1) + held + _REGISTERS_BESIDE
+        needed = sums + fragments + held + _REGISTERS_BESIDE
+        if self.lookahead:
+            needed += fragments + _REGISTERS_AHEAD
+        if not self.staged and shape.out == "s32" and 2 in (shape.alpha, shape.beta):
+            needed = max(needed, 3 * sums + _REGISTERS_BESIDE)  # every sum at once as f64 as well
+        return needed

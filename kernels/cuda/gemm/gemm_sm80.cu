@@ -63,7 +63,7 @@ static_assert(A_BYTES % 16 == 0 && B_BYTES % 16 == 0, "every tile begins aligned
             ld_c, ld_out, ld_residual, alpha, beta                                                       \
     }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm(RT_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUMENTS) {
     extern __shared__ __align__(128) unsigned char shared[];
 
     const int tiles_m = ceil_div(m, BM), tiles_n = ceil_div(n, BN);

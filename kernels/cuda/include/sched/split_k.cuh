@@ -32,28 +32,34 @@ __device__ __forceinline__ bool last_to_arrive(Acc (&sums)[MI][NI][4], unsigned 
     if (thread == 0) *flag = ptx::atom_acq_rel_gpu_global_add_u32(counter, 1u);
     __syncthreads();
     if (*flag != splits - 1) return false;
-    const unsigned char* from = partials + thread * 16;
+    // A few rows of fragments at a time: those after them are not in registers yet, which leaves room to have many
+    // reads under way.
+    constexpr int ROWS = tile::most(1, 16 / NI);
 #pragma unroll
-    for (int i = 0; i < MI; ++i)
+    for (int first = 0; first < MI; first += ROWS) {
 #pragma unroll
-        for (int j = 0; j < NI; ++j)
+        for (int i = first; i < first + ROWS && i < MI; ++i)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) sums[i][j][e] = Acc(0);
+            for (int j = 0; j < NI; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sums[i][j][e] = Acc(0);
+        const unsigned char* from = partials + thread * 16;
 #pragma unroll 1
-    for (unsigned s = 0; s < splits; ++s, from += SPLIT_BYTES) {
+        for (unsigned s = 0; s < splits; ++s, from += SPLIT_BYTES) {
 #pragma unroll
-        for (int i = 0; i < MI; ++i)
+            for (int i = first; i < first + ROWS && i < MI; ++i)
 #pragma unroll
-            for (int j = 0; j < NI; ++j) {
-                Pack<tile::F32, 4> quad;
-                quad.load(from + (i * NI + j) * THREADS * 16, 4);
+                for (int j = 0; j < NI; ++j) {
+                    Pack<tile::F32, 4> quad;
+                    quad.load(from + (i * NI + j) * THREADS * 16, 4);
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    Acc part;
-                    epilogue::from_word(part, quad.words[e]);
-                    sums[i][j][e] += part;
+                    for (int e = 0; e < 4; ++e) {
+                        Acc part;
+                        epilogue::from_word(part, quad.words[e]);
+                        sums[i][j][e] += part;
+                    }
                 }
-            }
+        }
     }
     return true;
 }

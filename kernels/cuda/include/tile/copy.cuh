@@ -1,14 +1,15 @@
 // How do the threads of a block bring one tile of an operand from global to shared memory?
 //
-// Each copies pieces of a row, its neighbours the pieces beside. Rows and bytes outside the operand become
-// zeros, so that the products there add nothing. WIDTH 16, 8, 4: cp.async of that many bytes, to which base and
-// rows must be aligned. WIDTH 0: element by element through registers, for any address: `load` before and
-// `store` after whatever is to hide the way to memory.
+// Each copies pieces of rows, its neighbours the pieces beside. Rows and bytes outside the operand become zeros, so
+// that the products there add nothing. WIDTH 16, 8, 4: cp.async of that many bytes, to which base and rows must be
+// aligned. WIDTH 0: element by element through registers, for any address: `load` before and `store` after whatever
+// is to hide the way to memory.
 #pragma once
 
 #include "ptx/address.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ld_st.cuh"
+#include "ptx/opaque.cuh"
 #include "tile/layout.cuh"
 
 namespace tile {
@@ -27,53 +28,49 @@ struct Copy {
     static constexpr bool ASYNC = WIDTH != 0;
     static constexpr int PIECE = ASYNC ? WIDTH : CHUNK;
     static constexpr int PER_ROW = Layout::ROW_BYTES / PIECE;
-    static constexpr int TOTAL = Layout::ROWS * PER_ROW;
-    static constexpr int TURNS = ceil_div(TOTAL, THREADS);
+    // The block is ACROSS threads wide and DOWN rows high; it goes down the tile, and then for the rest of wider rows.
+    static constexpr int ACROSS = least(PER_ROW, THREADS);
+    static constexpr int DOWN = THREADS / ACROSS;
+    static constexpr int TURNS_ACROSS = ceil_div(PER_ROW, ACROSS);
+    static constexpr int TURNS_DOWN = ceil_div(Layout::ROWS, DOWN);
+    static constexpr int TURNS = TURNS_ACROSS * TURNS_DOWN;
+    static constexpr int UNROLL = TURNS_DOWN <= 8 ? TURNS_DOWN : 4;
 
     static_assert(WIDTH == 0 || WIDTH == 4 || WIDTH == 8 || WIDTH == 16, "what cp.async can copy");
 
     unsigned held[ASYNC ? 1 : TURNS][4];
 
-    /// Row and piece of this thread's copy in turn `turn`; false: the tile has no more.
-    static __device__ __forceinline__ bool place(int turn, int& row, int& piece) {
-        const int thread = threadIdx.x;
-        if constexpr (THREADS % PER_ROW == 0) {
-            row = thread / PER_ROW + turn * (THREADS / PER_ROW);
-            piece = thread % PER_ROW;
-            return TOTAL % THREADS == 0 || row < Layout::ROWS;
-        } else {
-            const int i = thread + turn * THREADS;
-            row = i / PER_ROW;
-            piece = i % PER_ROW;
-            return TOTAL % THREADS == 0 || i < TOTAL;
-        }
-    }
-
-    static __device__ __forceinline__ int inside(const Window& w, int row, int piece) {
-        const int bytes = w.row_bytes - piece * PIECE;
-        return row < w.rows && bytes > 0 ? (bytes < PIECE ? bytes : PIECE) : 0;
-    }
-
     /// Start the copies (WIDTH over 0), or read into registers (0).
     __device__ __forceinline__ void load(unsigned tile, const Window& w) {
+        const int thread = threadIdx.x, first = thread / ACROSS;
+        const long long stride = DOWN * w.pitch_bytes;
 #pragma unroll
-        for (int turn = 0; turn < TURNS; ++turn) {
-            int row, piece;
-            const bool mine = place(turn, row, piece);
+        for (int across = 0; across < TURNS_ACROSS; ++across) {
+            const int at = (thread % ACROSS + across * ACROSS) * PIECE;  // bytes from the row's start
+            const int left = w.row_bytes - at;
+            const int piece = left < 0 ? 0 : left < PIECE ? left : PIECE;  // bytes of it inside the operand
+            const char* from = w.start + first * w.pitch_bytes + at;
             if constexpr (ASYNC) {
-                if (mine) {
-                    const int bytes = inside(w, row, piece);
-                    const char* from = bytes ? w.start + row * w.pitch_bytes + piece * PIECE : w.safe;
-                    const int at = piece * PIECE;
-                    const unsigned to = tile + Layout::at(row, at / CHUNK) + at % CHUNK;
-                    if constexpr (WIDTH == 16)
-                        ptx::cp_async_cg_shared_global_16(to, from, bytes);
-                    else
-                        ptx::cp_async_ca_shared_global<WIDTH>(to, from, bytes);
+#pragma unroll UNROLL
+                for (int down = 0; down < TURNS_DOWN; ++down) {
+                    const int row = first + down * DOWN;
+                    if (mine(row, at)) {
+                        const int bytes = row < w.rows ? piece : 0;
+                        const unsigned to = tile + Layout::at(row, at / CHUNK) + at % CHUNK;
+                        if constexpr (WIDTH == 16)
+                            ptx::cp_async_cg_shared_global_16(to, bytes ? from : w.safe, bytes);
+                        else
+                            ptx::cp_async_ca_shared_global<WIDTH>(to, bytes ? from : w.safe, bytes);
+                    }
+                    from = ptx::opaque(from + stride);
                 }
             } else {
-                const int bytes = mine ? inside(w, row, piece) : 0;
-                read(held[turn], w.start + row * w.pitch_bytes + piece * PIECE, bytes);
+#pragma unroll
+                for (int down = 0; down < TURNS_DOWN; ++down) {
+                    const int row = first + down * DOWN;
+                    read(held[across * TURNS_DOWN + down], from, mine(row, at) && row < w.rows ? piece : 0);
+                    from = ptx::opaque(from + stride);
+                }
             }
         }
     }
@@ -81,17 +78,25 @@ struct Copy {
     /// Write what `load` read into registers.
     __device__ __forceinline__ void store(unsigned tile) const {
         if constexpr (!ASYNC) {
+            const int thread = threadIdx.x, first = thread / ACROSS;
 #pragma unroll
-            for (int turn = 0; turn < TURNS; ++turn) {
-                int row, piece;
-                if (place(turn, row, piece))
-                    ptx::st_shared_v4_b32(tile + Layout::at(row, piece), held[turn][0], held[turn][1], held[turn][2],
-                                          held[turn][3]);
-            }
+            for (int across = 0; across < TURNS_ACROSS; ++across)
+#pragma unroll
+                for (int down = 0; down < TURNS_DOWN; ++down) {
+                    const int row = first + down * DOWN, at = (thread % ACROSS + across * ACROSS) * PIECE;
+                    const unsigned(&x)[4] = held[across * TURNS_DOWN + down];
+                    if (mine(row, at)) ptx::st_shared_v4_b32(tile + Layout::at(row, at / CHUNK), x[0], x[1], x[2], x[3]);
+                }
         }
     }
 
   private:
+    /// Whether the tile has this piece at all, and it is this thread's. Known beforehand where everything divides.
+    static __device__ __forceinline__ bool mine(int row, int at) {
+        return (THREADS % ACROSS == 0 || threadIdx.x < DOWN * ACROSS) && (Layout::ROWS % DOWN == 0 || row < Layout::ROWS) &&
+               (PER_ROW % ACROSS == 0 || at < Layout::ROW_BYTES);
+    }
+
     static __device__ __forceinline__ void read(unsigned (&words)[4], const char* from, int bytes) {
         using Bits = typename T::Bits;
         constexpr int SIZE = sizeof(Bits);
