@@ -67,6 +67,15 @@ class NvrtcHost:
         self._control: socket.socket | None = None
         self._vm_bytes = 0
         self._rss_bytes = 0
+        self.children_cpu_s = 0.0
+        """CPU-seconds of all compiles that have ended, whatever came of them."""
+
+    def own_cpu_s(self) -> float:
+        """CPU-seconds of the process that forks, since it was started; 0 while there is none."""
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
 
     @property
     def pid(self) -> int | None:
@@ -110,6 +119,8 @@ class NvrtcHost:
             end = json.loads(answer)
             if "error" in end:
                 raise HostLostError(end["error"])
+            with self._lock:
+                self.children_cpu_s += end["cpu_s"]
             said: dict[str, Any] = {}
             cubin = ptx = b""
             if end["status"] == 0:
