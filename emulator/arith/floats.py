@@ -286,8 +286,10 @@ def _directed(
 
 
 def _fma64(x: Array, y: Array, z: Array, rnd: str) -> Array:
-    near = np.asarray(x * y + z)
-    usual = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
+    finite = np.isfinite(x) & np.isfinite(y)
+    usual = finite & np.isfinite(z)
+    # A product that f64 cannot hold is no infinity yet.
+    near = np.where(finite & ~usual, z, x * y + z)
     if rnd == "rn":
         fast = usual & _middle(x * y) & _middle(x) & _middle(y) & (_middle(z) | (z == 0))
         fast_result = _fma64_fast(np.where(fast, x, 1), np.where(fast, y, 1), np.where(fast, z, 0))
@@ -343,7 +345,9 @@ def _towards(near: Array, side: Array, rnd: str, valid: Array, x: Array, y: Arra
         lower, raise_ = np.zeros(np.shape(side), np.bool_), side < 0
     found = np.where(valid & lower, down, np.where(valid & raise_, up, near))
     # Stepping from the least number to zero keeps the sign.
-    return np.where(found == 0, np.copysign(found, np.where(negative, np.float32(-1), np.float32(1))), found)
+    return np.where(
+        valid & (found == 0), np.copysign(found, np.where(negative, np.float32(-1), np.float32(1))), found
+    )
 
 
 def _sqrt_directed(near: Array, x: Array, rnd: str) -> Array:

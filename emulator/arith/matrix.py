@@ -220,7 +220,8 @@ def _product(d_type: str, a: Array, b: Array, c: Array, satfinite: bool, rnd: st
         whole = total.astype(np.int64) + c
         if satfinite:
             whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
-        return whole.astype(np.int32)
+        out: Array = whole.astype(np.int32)
+        return out
     if d_type not in ("f16", "f32"):
         raise ValueError(f"{d_type} is no type of an accumulator")
     total += c

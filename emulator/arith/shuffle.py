@@ -147,7 +147,8 @@ def _redux_float(operation: str, values: Array, takes: Bools, absolute: bool, na
         best = np.where(counts, order, np.uint32(0)).max(-1)
     found = np.where(best >> np.uint32(31) == 1, best & np.uint32(0x7FFFFFFF), ~best)
     canonical = (takes & is_nan).any(-1) if nan else ~counts.any(-1)
-    return np.where(canonical, NAN["f32"], found)
+    out: Array = np.where(canonical, NAN["f32"], found)
+    return out
 
 
 def activemask(active: Any) -> Array:
@@ -177,10 +178,12 @@ def _heard(membermask: Any, active: Any, shape: tuple[int, ...]) -> Array:
 def _bits(a: Bools, like: Array) -> Array:
     """The predicates of all 32 lanes as one word each."""
     whole = np.broadcast_to(a, like.shape)
-    return (whole * _BIT).sum(-1, dtype=np.uint32)[..., None]
+    out: Array = (whole * _BIT).sum(-1, dtype=np.uint32)[..., None]
+    return out
 
 
 def _first(mask: Array) -> Array:
     """The lowest bit set; 0 where there is none."""
     low = mask & (~mask + np.uint32(1))
-    return np.maximum(np.frexp(low.astype(np.float64))[1] - 1, 0).astype(np.int64)
+    out: Array = np.maximum(np.frexp(low.astype(np.float64))[1] - 1, 0).astype(np.int64)
+    return out

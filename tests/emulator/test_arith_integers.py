@@ -1,4 +1,4 @@
-"""Do integer and bit instructions compute what the pseudo-code of the PTX ISA says? Python ints are the reference."""
+"""Do integer and bit instructions compute what the PTX ISA's pseudo-code says? Python ints are the measure."""
 
 from __future__ import annotations
 
@@ -425,7 +425,8 @@ def test_shapes_broadcast() -> None:
     lanes = np.arange(64, dtype=np.uint32).reshape(2, 32)
     one = np.array([[3]], np.uint32)
     for got in (
-        integers.add("u32", lanes, one), integers.mad("u32", "lo", lanes, one, one), bits.shl("b32", lanes, one),
+        integers.add("u32", lanes, one), bits.shl("b32", lanes, one),
+        integers.mad("u32", "lo", lanes, one, one),
         bits.lop3(one, lanes, one, 0xE8), bits.prmt(lanes, one, one), bits.bfe("s32", lanes, one, one),
         bits.shf("l", "wrap", lanes, one, one), integers.div("s32", lanes, one), bits.fns(lanes, one, one),
     ):  # fmt: skip
