@@ -202,3 +202,29 @@ def view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: 
 
 class _Header:
     __array_interface__: dict[str, Any]
+
+
+class HostMemory:
+    """A DeviceMemory whose device is the host: what verification makes arrays with, beside a HostCuda."""
+
+    def __init__(self, runtime: HostCuda) -> None:
+        self.xp: Any = np
+        self.runtime = runtime
+
+    def empty(self, nbytes: int) -> np.ndarray[Any, Any]:
+        whole = np.full(nbytes + 256, 0xCD, np.uint8)
+        skip = int(-whole.ctypes.data % 256)
+        self.runtime.array(whole)
+        return whole[skip : skip + nbytes]
+
+    def address(self, array: np.ndarray[Any, Any]) -> int:
+        return int(array.__array_interface__["data"][0])
+
+    def to_host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.copy()
+
+    def synchronize(self) -> None:
+        pass
+
+    def free_bytes(self) -> int:
+        return 1 << 30

@@ -41,8 +41,10 @@ class Case:
         for operand in ("a", "b", "c", "out", "residual"):
             names[f"ld_{operand}"] += self.pad
             letter = operand if operand in "ab" else "c"
-            # A step that is no multiple of the pitch: batch entries need not lie side by side.
-            names[f"stride_{operand}"] = rows[letter] * names[f"ld_{operand}"] + 4
+            # A step that is no multiple of the pitch: batch entries need not lie side by side. Where the
+            # pitch keeps rows on 16 elements, so does the step: vector copies are for nothing else.
+            more = 4 if self.pad % 16 else 16
+            names[f"stride_{operand}"] = rows[letter] * names[f"ld_{operand}"] + more
         return names
 
     def to_json(self) -> dict[str, Any]:

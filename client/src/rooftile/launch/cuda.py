@@ -181,8 +181,8 @@ class CudaKernel:
         if unknown := given.keys() - set(SCALARS):
             raise LaunchError(f"no such scalar: {', '.join(sorted(unknown))}; there are {', '.join(SCALARS)}")
         addresses = dict(pointers)
+        workspace = addresses.pop("workspace", 0)
         steps = self.steps(known, (*addresses, *given, "workspace"), number, handle)
-        workspace = addresses.get("workspace", 0)
         if steps.workspace_bytes and not workspace:
             workspace = self.workspaces.get(number, handle, steps.workspace_bytes)
         try:

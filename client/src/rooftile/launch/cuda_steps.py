@@ -100,6 +100,7 @@ class CudaSteps:
 
     def __init__(self, plan: ConcretePlan, functions: Mapping[str, Function], slots: Sequence[str]) -> None:
         by_name = {name: i for i, name in enumerate(slots)}
+        assert len(by_name) == len(slots), "constants lie behind the slots"
         self.workspace_bytes = plan.workspace_bytes
         self._order: list[_Step] = []
         if plan.workspace_zeroed and plan.workspace_bytes:
