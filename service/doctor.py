@@ -25,7 +25,15 @@ from rooftile.errors import RooftileError
 from service.bus.broker import broker_info, eviction_warning
 from service.compilers import HOW_TO_GET_ONE, compilers, none_found
 from service.errors import OperationError
-from service.paths import Home, host_lock_dir, kernels_dir, migrations_dir, open_lock_file, prepare_home
+from service.paths import (
+    Home,
+    host_lock_dir,
+    kernels_dir,
+    migrations_dir,
+    nvrtc_library,
+    open_lock_file,
+    prepare_home,
+)
 from service.settings import Settings
 from service.store import migrate
 from service.store.errors import StoreError
@@ -64,7 +72,8 @@ class Check:
 def examine(settings: Settings) -> list[Check]:
     """Every check, in the order a person would look."""
     checks: list[Callable[[Settings], Check]] = [
-        _python, _device, _compiler, _blas, _gpu, _kernels, _home, _disk, _database, _broker, _locks, _port,
+        _python, _device, _compiler, _nvrtc, _blas, _gpu, _kernels, _home, _disk, _database, _broker, _locks,
+        _port,
     ]  # fmt: skip
     return [_safely(check, settings) for check in checks]
 
@@ -106,6 +115,17 @@ def _compiler(_settings: Settings) -> Check:
         reasons.append(f"{name}: {problem}")
     found = "; ".join(reasons) if reasons else none_found()
     return Check("compiler", State.MISSING, found, HOW_TO_GET_ONE)
+
+
+def _nvrtc(_settings: Settings) -> Check:
+    found = {major: library for major in (13, 12) if (library := nvrtc_library(major)) is not None}
+    fix = "Run `pip install 'rooftile-server[compile]'` to compile for GPUs (no GPU is needed for that)."
+    if not found:
+        return Check("nvrtc", State.NOTE, "none found; nothing is compiled for GPUs", fix)
+    text = ", ".join(f"{major}: {library}" for major, library in found.items())
+    if 12 not in found:
+        return Check("nvrtc", State.NOTE, f"{text}; none of version 12, so not for sm_70", fix)
+    return Check("nvrtc", State.OK, text)
 
 
 def _try_compiler(command: list[str]) -> str | None:

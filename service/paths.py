@@ -1,11 +1,14 @@
-"""Where do kernels, migrations, the files of a home and the locks of this host lie?"""
+"""Where do kernels, migrations, NVRTC, the files of a home and the locks of this host lie?"""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import stat
+import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from service.errors import DataMissingError, DiskFullError, HomeError
@@ -40,6 +43,43 @@ def kernels_dir() -> Path:
 def migrations_dir() -> Path:
     """Alembic's folder (env.py and versions)."""
     return _data_dir("migrations")
+
+
+# Namespace packages of NVIDIA's wheels whose folder `lib` holds the library.
+_NVRTC_WHEELS = {12: ("nvidia.cuda_nvrtc",), 13: ("nvidia.cu13",)}
+
+
+def nvrtc_library(major: int) -> str | None:
+    """The NVRTC of a major version: path in its wheel, else the name the loader finds it by, else None.
+
+    The wheel first, so that an installation of ours means the same compiler everywhere. Nothing is loaded.
+    """
+    soname = f"libnvrtc.so.{major}"
+    for package in _NVRTC_WHEELS[major]:
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            path = Path(folder) / "lib" / soname
+            if path.is_file():
+                return str(path)
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    found = any((Path(folder) / soname).is_file() for folder in folders) or soname in _loader_cache()
+    return soname if found else None
+
+
+@cache
+def _loader_cache() -> frozenset[str]:
+    """Names that ld.so knows. Its own table, because opening a library to see would map 140 MB here."""
+    for program in ("ldconfig", "/sbin/ldconfig"):
+        try:
+            done = subprocess.run([program, "-p"], capture_output=True, timeout=10.0, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        lines = done.stdout.decode(errors="replace").splitlines()[1:]
+        return frozenset(line.split()[0] for line in lines if line.strip())
+    return frozenset()
 
 
 @dataclass(frozen=True)

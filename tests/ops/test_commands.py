@@ -40,7 +40,7 @@ def _checks(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, dict
 def test_doctor_on_a_healthy_machine(capsys: pytest.CaptureFixture[str]) -> None:
     checks = _checks(capsys)
     assert set(checks) == {
-        "python", "device", "compiler", "blas", "gpu", "kernels",
+        "python", "device", "compiler", "nvrtc", "blas", "gpu", "kernels",
         "home", "disk", "database", "broker", "locks", "port",
     }  # fmt: skip
     assert local_cpu().key in checks["device"]["found"]

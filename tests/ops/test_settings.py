@@ -1,4 +1,4 @@
-"""Do the five variables of the environment mean what they say, and are bad values one clear sentence?"""
+"""Do the variables of the environment mean what they say, and are bad values one clear sentence?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.paths import (
 )
 from service.settings import get_settings
 
-NAMES = ("HOME", "URL", "TOKEN", "DATABASE_URL", "BROKER_URL")
+NAMES = ("HOME", "URL", "TOKEN", "DATABASE_URL", "BROKER_URL", "CACHE_MIB")
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +73,8 @@ def test_database_urls(monkeypatch: pytest.MonkeyPatch, given: str, used: str) -
         ("TOKEN", "short"),
         ("TOKEN", "with blanks and long enough"),
         ("HOME", "/etc/passwd"),
+        ("CACHE_MIB", "15"),
+        ("CACHE_MIB", "many"),
     ],
 )
 def test_bad_values_name_the_variable_in_one_sentence(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.planted_cuda import SOURCE, spec, write_cuda_template
 
+from service import paths
 from service.store.enums import TrialReason
 from worker.compile import Artifact, compile_kernel, nvrtc
 from worker.compile.farm import Order, compile_all
@@ -134,8 +136,8 @@ def test_no_nvrtc_is_one_sentence_that_names_the_extra(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as gone:
-        gone.setattr(nvrtc.importlib.util, "find_spec", lambda _name: None)
-        gone.setattr(nvrtc, "_loader_cache", frozenset)
+        gone.setattr(importlib.util, "find_spec", lambda _name: None)
+        gone.setattr(paths, "_loader_cache", frozenset)
         gone.delenv("LD_LIBRARY_PATH", raising=False)
         assert nvrtc.cuda_archs_here() == ()
         for arch in ("sm_70", "sm_80"):
@@ -154,8 +156,8 @@ def test_a_library_of_the_loader_path_serves_where_there_is_no_wheel(
     folder.mkdir()
     for file in Path(found[0]).parent.glob("libnvrtc*"):
         (folder / file.name).symlink_to(file)
-    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(nvrtc, "_loader_cache", frozenset)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(paths, "_loader_cache", frozenset)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     assert nvrtc.find_library("sm_80") == ("libnvrtc.so.13", found[1])
     assert nvrtc.find_library("sm_70") is None
@@ -166,11 +168,11 @@ def test_a_library_of_the_loader_path_serves_where_there_is_no_wheel(
 def test_only_the_older_nvrtc_serves_what_it_knows(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = nvrtc.importlib.util.find_spec
+    real = importlib.util.find_spec
     monkeypatch.setattr(
-        nvrtc.importlib.util, "find_spec", lambda name: None if name == "nvidia.cu13" else real(name)
+        importlib.util, "find_spec", lambda name: None if name == "nvidia.cu13" else real(name)
     )
-    monkeypatch.setattr(nvrtc, "_loader_cache", frozenset)
+    monkeypatch.setattr(paths, "_loader_cache", frozenset)
     artifact = compile_kernel(spec(), home=tmp_path / "h", root=root)
     assert str(artifact.toolchain["version"]).startswith("12.9.")
 
