@@ -7,8 +7,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.api import render, schemas
-from service.store import events, jobs, races, releases, trials
+from service.api import emulation_text, render, schemas
+from service.jobs import proving
+from service.store import emulations, events, jobs, races, releases, trials
 from service.store.enums import EntrantRole, RaceState
 from service.store.records import JobProblemRecord, JobRecord, RaceRecord, TrialRecord
 
@@ -112,9 +113,10 @@ def _best(
     fastest: TrialRecord | None,
     race: RaceRecord | None,
 ) -> schemas.BestOfJob | None:
-    """The fastest trial; after the race by the race's times, which alone compare with the Baseline."""
+    """The fastest trial; after the race by the race's times, which alone compare with the Baseline. Where no
+    device was asked for, the best by the cost model."""
     if fastest is None:
-        return None
+        return _ranked(s, row) if row.device_key is None else None
     trial, time_us = fastest, fastest.time_us
     release = None
     if row.device_key is not None:
@@ -142,9 +144,39 @@ def _best(
         trial_id=trial.id,
         trial_number=trial.number,
         time_us=time_us,
+        predicted_us=trial.predicted_us,
+        emulated=_emulated(s, trial),
         baseline_time_us=baseline,
         speedup=baseline / time_us if baseline is not None else None,
         schedule=dict(trial.schedule),
         schedule_text=render.schedule_text(trial.schedule),
         release_id=None if release is None else release.id,
     )
+
+
+def _ranked(s: Session, row: JobProblemRecord) -> schemas.BestOfJob | None:
+    best = trials.ranked(s, row.id, 1)
+    if not best:
+        return None
+    trial = best[0]
+    return schemas.BestOfJob(
+        problem_key=row.problem_key,
+        title=row.title,
+        device=None,
+        trial_id=trial.id,
+        trial_number=trial.number,
+        time_us=None,
+        predicted_us=trial.predicted_us,
+        emulated=_emulated(s, trial),
+        baseline_time_us=None,
+        speedup=None,
+        schedule=dict(trial.schedule),
+        schedule_text=render.schedule_text(trial.schedule),
+        release_id=None,
+    )
+
+
+def _emulated(s: Session, trial: TrialRecord) -> str | None:
+    if not proving.emulates(trial.arch):
+        return None
+    return emulation_text.short(emulations.of_trial(s, trial.id), trial)

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search_space.schedule import Schedule
-from service.api import schemas
+from service.api import emulation_text, schemas
 from service.store.enums import Winner
 from service.store.records import (
     DemandRecord,
     DeviceRecord,
+    EmulationRecord,
     EventRecord,
     MeasurementRecord,
     OutcomeCount,
@@ -107,6 +108,30 @@ def verdict(row: VerdictRecord) -> schemas.Verdict:
     )
 
 
+def emulation(row: EmulationRecord, trial_id: int) -> schemas.Emulation:
+    faults = row.evidence.get("faults")
+    return schemas.Emulation(
+        id=row.id,
+        state=str(row.state),
+        reason=None if row.reason is None else str(row.reason),
+        scope=str(row.scope),
+        own=row.trial_id == trial_id,
+        trial_id=row.trial_id,
+        schedule=dict(row.schedule),
+        schedule_text=schedule_text(row.schedule),
+        structure=dict(row.structure),
+        seeds=list(row.seeds),
+        seconds=row.seconds,
+        max_error=row.max_error,
+        bound=row.bound,
+        checks=[dict(check) for check in row.checks if isinstance(check, Mapping)],
+        counters=_object(row.counters),
+        faults=[dict(fault) for fault in faults if isinstance(fault, Mapping)] if faults else [],
+        evidence={name: value for name, value in row.evidence.items() if name != "faults"},
+        text=emulation_text.long(row, trial_id),
+    )
+
+
 def measurement(row: MeasurementRecord) -> schemas.Measurement:
     return schemas.Measurement(
         policy=dict(row.policy),
@@ -135,6 +160,7 @@ def trial_detail(row: TrialDetail, title: str, policy: Mapping[str, Any]) -> sch
         log=row.log,
         evidence=dict(row.evidence),
         verdicts=[verdict(v) for v in row.verdicts],
+        emulation=None if row.emulation is None else emulation(row.emulation, row.trial.id),
         measurements=[measurement(m) for m in row.measurements],
         repeat=f"rooftile tune --spec - <<'JSON'\n{json.dumps(request, separators=(', ', ': '))}\nJSON",
         repeat_request=request,
@@ -194,6 +220,7 @@ def release(row: ReleaseRecord) -> schemas.Release:
         tie_set=[dict(entry) for entry in row.tie_set],
         baseline=dict(row.baseline),
         reason=row.reason,
+        unproven=row.unproven,
         job_id=row.job_id,
         trial_id=row.trial_id,
         created_at=row.created_at,

@@ -37,14 +37,17 @@ class Outcome(Model):
 
 
 class BestOfJob(Model):
-    """The fastest right trial of a problem so far; `baseline_time_us` is there once the race is run."""
+    """The fastest right trial of a problem so far; `baseline_time_us` is there once the race is run. Where no
+    device was asked for, the best by the cost model: it has no `time_us`."""
 
     problem_key: str
     title: str
     device: str | None
     trial_id: int
     trial_number: int
-    time_us: float
+    time_us: float | None
+    predicted_us: float | None
+    emulated: str | None = Field(description="what the emulator says of it, in words; null on x86")
     baseline_time_us: float | None
     speedup: float | None
     schedule: JsonObject
@@ -172,6 +175,29 @@ class Measurement(Model):
     started_at: datetime
 
 
+class Emulation(Model):
+    """A run in the emulator that speaks for a trial: its own, or that of its structure."""
+
+    id: int
+    state: str
+    reason: str | None
+    scope: str = Field(description="structure: it speaks for all trials of its structure; trial: for one")
+    own: bool = Field(description="this trial's own schedule was run")
+    trial_id: int | None = Field(description="the trial whose schedule was run")
+    schedule: JsonObject
+    schedule_text: str
+    structure: JsonObject
+    seeds: list[int]
+    seconds: float | None
+    max_error: float | None
+    bound: float | None
+    checks: list[JsonObject] = Field(description="one for each problem and order that was run")
+    counters: JsonObject | None
+    faults: list[JsonObject] = Field(description="with source line, warp, buffer and stage")
+    evidence: JsonObject
+    text: str = Field(description="all of it, for people")
+
+
 class TrialDetail(Trial):
     problem: JsonObject
     title: str
@@ -183,6 +209,7 @@ class TrialDetail(Trial):
     log: str
     evidence: JsonObject
     verdicts: list[Verdict]
+    emulation: Emulation | None
     measurements: list[Measurement]
     repeat: str = Field(description="a command that tries this schedule again")
     repeat_request: JsonObject = Field(description="the same as a body of POST /v1/jobs")
@@ -215,6 +242,7 @@ class Release(Model):
     tie_set: list[JsonObject]
     baseline: JsonObject
     reason: str
+    unproven: bool = Field(description="an admin published it without the emulated verdict its family needs")
     job_id: int
     trial_id: int | None
     created_at: datetime

@@ -57,7 +57,12 @@ def _tune(options: tune_args.Options) -> int:
     prepare_home(settings.home)
     view = tune_watch.View(Console(stderr=True), quiet=options.json)
     supervisor = Supervisor(
-        settings, command="tune", api=None, surface=lambda name, text: view.say(f"{name}: {text}")
+        settings,
+        command="tune",
+        api=None,
+        # Nobody's device is asked for: nothing to measure, and no roof to wait for.
+        devices=() if arch_of(options.body) is not None else None,
+        surface=lambda name, text: view.say(f"{name}: {text}"),
     )
     database = Database(settings.database_url, name="rooftile tune")
     try:
@@ -73,6 +78,13 @@ def _tune(options: tune_args.Options) -> int:
         supervisor.stop()
         database.close()
     return _report(result, hands, options, run.cancelled)
+
+
+def arch_of(body: Mapping[str, Any]) -> str | None:
+    """The arch that a job without a device is for."""
+    target = body.get("target")
+    arch = target.get("arch") if isinstance(target, Mapping) else None
+    return arch if isinstance(arch, str) else None
 
 
 @dataclass
@@ -124,7 +136,11 @@ class _Run:
     def go(self, body: dict[str, Any]) -> JobRecord:
         if self._hands.settings.embedded:
             if self._hands.own:
-                self._view.say(f"starting workers on {local_cpu().name}, whose speed they measure first")
+                arch = arch_of(body)
+                more = ", whose speed they measure first"
+                if arch is not None:
+                    more = f"; no device of {arch} is needed"
+                self._view.say(f"starting workers on {local_cpu().name}{more}")
             self._wait_for_device()
         job, created = submit(self._database, body)
         self._view.say(f"job {job.id}" if created else f"job {job.id}, which somebody asked for already")
@@ -207,8 +223,10 @@ def _report(result: tune_result.JobResult, hands: _Hands, options: tune_args.Opt
         console = table_console()
         tune_result.show(result, console)
         cpu = local_cpu()
+        arch = arch_of(options.body)
+        where = f"on {cpu.name} ({cpu.key})" if arch is None else f"for {arch}: {result.message}"
         console.print(
-            f"\njob {result.job_id} is {result.state} after {result.seconds:.0f} s on {cpu.name} ({cpu.key})",
+            f"\njob {result.job_id} is {result.state} after {result.seconds:.0f} s {where}",
             markup=False,
             soft_wrap=True,
         )

@@ -13,7 +13,9 @@ from rooftile.problem import Problem, parse_problem
 from sqlalchemy.orm import Session
 
 from search_space.schedule import Schedule
-from service.store import devices, jobs, races, releases, trials
+from service.api import emulation_text
+from service.jobs import proving
+from service.store import devices, emulations, jobs, races, releases, trials
 from service.store.enums import EntrantRole, JobProblemState, RaceState, TrialState, Winner
 from service.store.records import (
     DeviceRecord,
@@ -24,6 +26,8 @@ from service.store.records import (
     TrialRecord,
 )
 from service.web import roof
+
+RANKED_SHOWN = 10
 
 _OURS = (EntrantRole.FINALIST, EntrantRole.DEFAULT, EntrantRole.INCUMBENT)
 
@@ -38,6 +42,18 @@ class Share:
     roof: float
     unit: str
     """GFLOP/s or GB/s of `roof`, as measured on this machine."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One schedule in the order of the cost model, where no device was asked for."""
+
+    trial_id: int
+    number: int
+    predicted_us: float
+    emulated: str | None
+    """What the emulator says of it; None on x86, whose verdict is the device's."""
+    schedule_line: str
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,8 @@ class ProblemResult:
     schedule_line: str | None
     trial_id: int | None
     trials: Mapping[str, int]
+    ranked: tuple[Ranked, ...] = ()
+    """Without a device: the best by the cost model, best first; nothing was timed."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +157,20 @@ def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> Proble
         schedule_line=_line(trial),
         trial_id=None if trial is None else trial.id,
         trials=outcomes(s, row.id),
+        ranked=_ranking(s, row) if row.device_key is None else (),
     )
+
+
+def _ranking(s: Session, row: JobProblemRecord) -> tuple[Ranked, ...]:
+    found = []
+    for trial in trials.ranked(s, row.id, RANKED_SHOWN):
+        emulated = None
+        if proving.emulates(trial.arch):
+            emulated = emulation_text.short(emulations.of_trial(s, trial.id), trial)
+        assert trial.predicted_us is not None
+        line = Schedule.from_json(dict(trial.schedule)).one_line()
+        found.append(Ranked(trial.id, trial.number, trial.predicted_us, emulated, line))
+    return tuple(found)
 
 
 def outcomes(s: Session, job_problem_id: int) -> dict[str, int]:
@@ -203,6 +234,9 @@ def _share(problem: Problem, time_us: float | None, device: DeviceRecord | None,
 
 def show(result: JobResult, console: Console) -> None:
     """The table at the end."""
+    if any(row.ranked for row in result.results):
+        _show_ranking(result, console)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("problem", no_wrap=True)
     for heading in ("best", "GFLOP/s", "of the roof", "baseline", "ratio"):
@@ -225,16 +259,43 @@ def show(result: JobResult, console: Console) -> None:
         console.print(Text(f"\n{row.title}", style="bold"))
         if row.schedule_line:
             console.print(Text(f"  schedule  {row.schedule_line}"), soft_wrap=True)
-        if row.trials:
-            parts = ", ".join(f"{count} {name}" for name, count in sorted(row.trials.items()))
-            console.print(Text(f"  trials    {sum(row.trials.values())}: {parts}"), soft_wrap=True)
+        _show_trials(row, console)
         if row.share is not None:
             console.print(
                 Text(f"  roof      {row.share.roof:.1f} {row.share.unit} ({row.share.bound}), measured")
             )
-        if row.reason:
-            told = f": {row.message}" if row.message and row.state != JobProblemState.DONE else ""
-            console.print(Text(f"  ended     {row.state}, {row.reason}{told}"), soft_wrap=True)
+        _show_end(row, console)
+
+
+def _show_trials(row: ProblemResult, console: Console) -> None:
+    if row.trials:
+        parts = ", ".join(f"{count} {name}" for name, count in sorted(row.trials.items()))
+        console.print(Text(f"  trials    {sum(row.trials.values())}: {parts}"), soft_wrap=True)
+
+
+def _show_end(row: ProblemResult, console: Console) -> None:
+    if row.reason:
+        told = f": {row.message}" if row.message and row.state != JobProblemState.DONE else ""
+        console.print(Text(f"  ended     {row.state}, {row.reason}{told}"), soft_wrap=True)
+
+
+def _show_ranking(result: JobResult, console: Console) -> None:
+    """What was compiled and judged: nobody timed it, and the heading says so."""
+    for row in result.results:
+        console.print(Text(f"{row.title}: {row.message}", style="bold"), soft_wrap=True)
+        emulated = any(one.emulated is not None for one in row.ranked)
+        if row.ranked:
+            console.print(Text("  rank  trial   expected" + ("  in the emulator" if emulated else "")))
+        for rank, one in enumerate(row.ranked, 1):
+            told = f"  {one.emulated or 'not emulated'}" if emulated else ""
+            # The schedule in a line of its own: no terminal is wide enough for both.
+            console.print(
+                Text(f"  {rank:>4}  {one.trial_id:>5}  {_time(one.predicted_us):>9}{told}"), soft_wrap=True
+            )
+            console.print(Text(f"        {one.schedule_line}", style="dim"), soft_wrap=True)
+        _show_trials(row, console)
+        _show_end(row, console)
+    console.print("expected: by the cost model of the family; nothing was timed")
 
 
 def _time(value_us: float | None) -> str:

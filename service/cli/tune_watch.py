@@ -35,11 +35,15 @@ class Standing:
     culled: int
     bad: int
     best_us: float | None
+    timed: bool
+    """A device was asked for; else schedules are ranked by the cost model."""
     elapsed_s: float
     seconds: float | None
 
     def words(self) -> str:
         parts = [f"{self.measured} measured", f"{self.culled} culled", f"{self.bad} failed"]
+        if not self.timed:
+            parts = [f"{self.measured} ranked", f"{self.bad} failed"]
         best = "" if self.best_us is None else f", best {self.best_us:.1f} us"
         return f"{self.done} trials ({', '.join(parts)}){best}"
 
@@ -68,6 +72,7 @@ def look(database: Database, job_id: int) -> tuple[JobRecord | None, list[Standi
                         for count in done
                         if count.state in (TrialState.FAILED, TrialState.REJECTED)
                     ),
+                    timed=row.device_key is not None,
                     best_us=None if fastest is None else fastest.time_us,
                     elapsed_s=row.elapsed_s,
                     seconds=row.budget_seconds,

@@ -166,7 +166,7 @@ def expire(s: Session, *, owner: str | None = None, max_attempts: int = 3, limit
 
 
 def _let_go(s: Session, row: Emulation) -> None:
-    """Trials that waited for this verdict are judged, no device being asked; releases that lacked it have it."""
+    """Trials that waited for this verdict are judged; releases that lacked it have it."""
     now = clock.now(s)
     for trial in _trials(s, row, [TrialState.COMPILED]):
         if trial.stage is Stage.EMULATE and not _waits_for_its_own(s, row, trial):

@@ -99,7 +99,7 @@ def budget_text(budget: schemas.Budget) -> str:
 
 def _default_problem(job: schemas.Job) -> schemas.JobProblem | None:
     """The one at work, else the last that got somewhere, else the first."""
-    for states in (("searching", "racing"), ("done",)):
+    for states in (("searching", "racing", "proving"), ("done",)):
         for problem in reversed(job.problems):
             if problem.state in states and (problem.counts or states[0] == "searching"):
                 return problem

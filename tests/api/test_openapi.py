@@ -38,7 +38,10 @@ WANTED = {
         "/v1/best",
         "/v1/demand",
         *(f"/v1/jobs/{{job_id}}:{verb}" for verb in ("cancel", "pause", "resume")),
-        *(f"/v1/releases/{{release_id}}:{verb}" for verb in ("pin", "unpin", "rollback", "withdraw")),
+        *(
+            f"/v1/releases/{{release_id}}:{verb}"
+            for verb in ("pin", "unpin", "publish", "rollback", "withdraw")
+        ),
     },
 }
 

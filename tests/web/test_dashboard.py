@@ -250,7 +250,7 @@ def test_a_trial_shows_its_evidence(browser: TestClient, seed: Any) -> None:
     seed.compile(1, failing=True)
     broken = text_of(read(browser, f"/trials/{wrong + 1}"))
     assert "'mr' undeclared" in broken
-    assert "so there is no verdict" in broken
+    assert "It was not run on a device." in broken
 
 
 def test_what_is_not_there_is_a_page_for_a_person(browser: TestClient) -> None:

@@ -1,7 +1,7 @@
 """What does the command `rooftile` do? Its words, exit codes and `--json`.
 
-submit watch jobs best explain version are here; serve tune worker migrate token doctor come with the server
-distribution, through the entry-point group `rooftile.commands` (name -> main(argv) -> exit code).
+submit watch jobs trial best explain version are here; serve tune worker migrate token doctor come with the
+server distribution, through the entry-point group `rooftile.commands` (name -> main(argv) -> exit code).
 
 Exit codes: 0 done, 2 wrong use, 1 anything else. With --json there is exactly one JSON document on stdout,
 also when it fails ({"error": sentence, ...}); sentences for people go to stderr.
@@ -68,6 +68,7 @@ OWN = {
     "submit": "Ask the service to tune a problem; returns at once with the job's id.",
     "watch": "Follow a job until it ends. Exit code 0 when it is done, 1 when it failed or was cancelled.",
     "jobs": "List the service's jobs, newest first.",
+    "trial": "Show everything about one schedule that was tried: verdicts, counters, evidence.",
     "best": "Show the kernel that is served for a problem on this machine.",
     "explain": "Show everything the service knows about a problem: level, reason, schedule, evidence.",
     "version": "Show versions.",

@@ -1,4 +1,4 @@
-"""What do submit, watch, jobs, best, explain and version do, and how do they show it?
+"""What do submit, watch, jobs, best, explain and version do, and how do they show it? (trial: cli_trial.py)
 
 Each entry of COMMANDS adds its arguments to a parser and gives back what to run.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from rooftile import __version__, problem_args
 from rooftile.cli import DONE, FAILED, print_json
+from rooftile.cli_trial import trial
 from rooftile.errors import FieldError
 from rooftile.problem import parse_problem
 
@@ -105,7 +106,7 @@ def _progress(data: Mapping[str, Any]) -> str:
         words.append(f"{sum(counts.values())} trials ({listed})")
     best = data.get("best")
     if best:
-        words.append(f"best {_us(best['time_us'])}{_gain(best.get('speedup'))}")
+        words.append(f"best {_best_us(best)}{_gain(best.get('speedup'))}")
     if data.get("message"):
         words.append(str(data["message"]))
     return "  ".join(words)
@@ -120,7 +121,7 @@ def _result(data: Mapping[str, Any]) -> None:
             (
                 str(problem["title"]),
                 str(problem["state"]),
-                _us(best.get("time_us")),
+                _best_us(best),
                 _us(best.get("baseline_time_us")),
                 f"{best['speedup']:.2f}x" if best.get("speedup") else "-",
                 str(best.get("schedule_text") or "-"),
@@ -306,6 +307,13 @@ def _us(value: float | None) -> str:
     return f"{value:.1f} us" if value < 1000 else f"{value / 1000:.2f} ms"
 
 
+def _best_us(best: Mapping[str, Any]) -> str:
+    """Its time, or what the cost model expects where nobody timed it."""
+    if best.get("time_us") is None and best.get("predicted_us") is not None:
+        return f"{_us(best['predicted_us'])} expected"
+    return _us(best.get("time_us"))
+
+
 def _gain(speedup: float | None) -> str:
     return f" ({speedup:.2f}x the Baseline's speed)" if speedup else ""
 
@@ -321,6 +329,7 @@ COMMANDS: dict[str, Callable[[argparse.ArgumentParser], Run]] = {
     "submit": submit,
     "watch": watch,
     "jobs": jobs,
+    "trial": trial,
     "best": best,
     "explain": explain,
     "version": version,

@@ -93,6 +93,13 @@ class Client:
         """Every job, newest first, page by page."""
         yield from pages(self._transport, "/v1/jobs", "jobs", state=state, op=op)
 
+    def trial(self, trial_id: int) -> Mapping[str, Any]:
+        """One schedule that was tried, with all of its evidence: verdicts, samples, the emulator's word."""
+        data = self._transport.get(f"/v1/trials/{trial_id}").data
+        if not isinstance(data, Mapping) or "state" not in data:
+            raise ServiceUnreachable(f"the answer to /v1/trials/{trial_id} is no trial")
+        return data
+
     # -- kernels ----------------------------------------------------------------------------------------
 
     def best(

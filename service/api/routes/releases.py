@@ -16,7 +16,7 @@ from service.api.errors import NotFoundError
 from service.api.openapi import errors, request_body
 from service.api.routes.params import MAX_ID, IdPath, Sha256Path, plain, row_id, sha256
 from service.api.state import state_of
-from service.jobs.releases import pin, rollback, unpin, withdraw
+from service.jobs.releases import pin, publish_candidate, rollback, unpin, withdraw
 from service.store import problems, releases
 from service.store.enums import Scope
 from service.store.records import ReleaseRecord
@@ -160,6 +160,17 @@ def unpin_release(request: Request, release_id: IdPath) -> schemas.Release:
 def rollback_release(request: Request, release_id: IdPath) -> schemas.Release:
     """Stop serving this release and serve the one before it."""
     return _steer(request, release_id, rollback)
+
+
+@router.post(
+    "/v1/releases/{release_id:id}:publish",
+    dependencies=[needs(Scope.ADMIN)],
+    responses=errors(404, 409),
+    response_model=schemas.Release,
+)
+def publish_release(request: Request, release_id: IdPath) -> schemas.Release:
+    """Serve a candidate that no emulated verdict speaks for (`emulate: never`), marked unproven."""
+    return _steer(request, release_id, publish_candidate)
 
 
 @router.post(
