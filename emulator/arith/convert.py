@@ -195,6 +195,8 @@ def _one(target: str, source: str, a: Any, rnd: str, relu: bool, satfinite: bool
         return _finish(
             target, _narrow(target, decode(source, raw(a, 32)), rnd, satfinite), False, False, relu
         )
+    if source not in _FLOATS:
+        raise ValueError(f"no conversion from {source} to {target}x2")
     if target in _FLOATS:
         return cvt(target, source, a, None, rnd, relu=relu, satfinite=satfinite)
     x = numbers(source, a).astype(np.float64)

@@ -55,10 +55,9 @@ def encode(name: str, x: Array, mode: str, satfinite: bool = False) -> Array:
     over = size > f.greatest
     size = np.where(over, f.greatest, size)
     _, exponent = np.frexp(size)
-    unit = np.maximum(exponent - 1, f.least) - (f.mantissa - 1)
-    unit = np.where(np.isfinite(size), unit, 0)
-    whole = np.ldexp(np.where(np.isfinite(size), size, 0.0), -unit).astype(np.uint32)
-    step = (unit + (f.mantissa - 1) - f.least).astype(np.uint32)
+    power = np.where((size > 0) & np.isfinite(size), np.maximum(exponent - 1, f.least), f.least)
+    whole = np.ldexp(np.where(np.isfinite(size), size, 0.0), f.mantissa - 1 - power).astype(np.uint32)
+    step = (power - f.least).astype(np.uint32)
     code = whole + (step << np.uint32(f.mantissa - 1))
     negative = np.signbit(x)
     if f.infinity is not None and not satfinite:

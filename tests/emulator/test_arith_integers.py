@@ -1,4 +1,4 @@
-"""Do integer and bit instructions compute what the PTX ISA's pseudo-code says? Python ints are the measure."""
+"""Do integer and bit instructions compute what the PTX ISA says? Python ints are the measure."""
 
 from __future__ import annotations
 
