@@ -224,7 +224,7 @@ def _product(d_type: str, a: Array, b: Array, c: Array, satfinite: bool, rnd: st
         return out
     if d_type not in ("f16", "f32"):
         raise ValueError(f"{d_type} is no type of an accumulator")
-    total += c
+    total = total + c
     found = total.astype(np.float16 if d_type == "f16" else np.float32)
     if satfinite:  # wmma of f16
         most = np.finfo(found.dtype).max
