@@ -1,9 +1,9 @@
-"""What did a run do, in the numbers that explain speed? Counted for each role, warp instruction by warp instruction.
+"""What did a run do, in the numbers that explain speed? Counted for each role, by warp instructions.
 
-shared_requests, shared_wavefronts   requests of a warp to shared memory, and the passes over the 32 banks they
-                                     need: a pass serves each bank one 4-byte word (CUDA C++ Programming Guide,
-                                     shared memory); 8- and 16-byte accesses go by half and quarter warps.
-                                     bank_conflicts is what is over the least possible.
+shared_requests, shared_wavefronts   requests of a warp to shared memory, and the passes over the 32 banks
+                                     they need: a pass serves each bank one 4-byte word (CUDA C++ Programming
+                                     Guide, shared memory); 8- and 16-byte accesses go by half and quarter
+                                     warps. bank_conflicts is what is over the least possible.
 global_requests, global_sectors      requests to global memory and the 32-byte sectors they touch
 bytes                                by path: global_to_shared, global_to_register, register_to_global,
                                      shared_to_register, register_to_shared
@@ -55,8 +55,9 @@ class Counters:
                 self.sums[i][name] += int(n)
 
     def shared(self, word_bytes: int, address: I64, row: npt.NDArray[np.intp], rows: int) -> I64:
-        """Passes over the banks that each of `rows` requests needs. `address` (n,) of accesses of `word_bytes`
-        bytes each, `row` (n,) the request they belong to. Accesses of a request come in lane order."""
+        """Passes over the banks that each of `rows` requests needs. `address` (n,) of accesses of
+        `word_bytes` bytes each, `row` (n,) the request they belong to. Accesses of a request come in lane
+        order."""
         words = max(word_bytes // 4, 1)
         word = address[:, None] // 4 + np.arange(words)
         # 4 bytes or less: the warp at once; 8: half warps; 16: quarter warps.
@@ -67,7 +68,8 @@ class Counters:
         key = np.unique(key)
         slot = (key >> 40) * BANKS + (key & (BANKS - 1))
         load = np.bincount(slot, minlength=rows * words * BANKS).reshape(rows, words, BANKS)
-        return load.max(axis=2).sum(axis=1)
+        passes: I64 = load.max(axis=2).sum(axis=1)
+        return passes
 
     @staticmethod
     def sectors(address: I64, width: int, row: npt.NDArray[np.intp]) -> int:

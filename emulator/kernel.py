@@ -1,4 +1,4 @@
-"""What of a kernel is known before it runs: where its variables lie, its blocks of instructions, what it touches?"""
+"""What of a kernel is known before it runs: where its variables lie, its blocks of instructions?"""
 
 from __future__ import annotations
 

@@ -33,8 +33,9 @@ _MOST_WORKSPACE = 1 << 29
 
 @dataclass(frozen=True)
 class Operand:
-    """An array as the kernel shall see it: at `strides` (bytes, may be anything that does not overlap), so that a
-    small array stands for a matrix with rows 2^31 apart; `misalign` bytes beyond a well aligned address."""
+    """An array as the kernel shall see it: at `strides` (bytes, may be anything that does not overlap), so
+    that a small array stands for a matrix with rows 2^31 apart; `misalign` bytes beyond a well aligned
+    address."""
 
     array: Array
     strides: tuple[int, ...] | None = None
@@ -87,12 +88,12 @@ def run_plan(
     strict: bool = True,
 ) -> Report:
     """Run every step of `plan` for the sizes in `names` on `arrays` (by buffer name; outputs are written in
-    place, whatever lies in them before is not to be read unless the same array is also an input). EmulatorError
-    where the PTX or the plan cannot be run at all; what the kernel does wrong is in the Report.
+    place, whatever lies in them before is not to be read unless the same array is also an input).
+    EmulatorError where the PTX or the plan cannot be run at all; what the kernel does wrong is in the Report.
 
-    Shared memory that nobody wrote holds NaN, so a result that depends on it shows. `strict` makes the reading itself a
-    fault. Some right kernels do read such bytes, for products that they never store (CUTLASS 2 for rows
-    outside the result): those pass with `strict` off only."""
+    Shared memory that nobody wrote holds NaN, so a result that depends on it shows. `strict` makes the
+    reading itself a fault. Some right kernels do read such bytes, for products that they never store (CUTLASS
+    2 for rows outside the result): those pass with `strict` off only."""
     order = order or Order()
     started = time.monotonic()
     known = {"sm_count": sm_count, "threads": 1, **names}
@@ -117,7 +118,8 @@ def run_plan(
     workspace: Buffer | None = None
     if concrete.workspace_bytes > _MOST_WORKSPACE:
         raise EmulatorError(
-            f"a workspace of {concrete.workspace_bytes} bytes is over {_MOST_WORKSPACE}: emulate smaller sizes"
+            f"a workspace of {concrete.workspace_bytes} bytes is over {_MOST_WORKSPACE}: emulate smaller"
+            " sizes"
         )
     if concrete.workspace_bytes:
         workspace = Buffer.of("workspace", memory.next_slot, (concrete.workspace_bytes,), (1,), 1, True)
@@ -254,7 +256,7 @@ def _all_written(watch: Watch, buffer: Buffer) -> None:
     at = int(np.nonzero(missing)[0][0]) * granule
     watch.faults[(FaultKind.NOT_WRITTEN, buffer.name)] = Fault(
         FaultKind.NOT_WRITTEN,
-        f"{int(missing.sum()) * granule} of the {buffer.size} bytes of {buffer.name} were not written, the first is"
-        f" {buffer.index_of(at)}",
+        f"{int(missing.sum()) * granule} of the {buffer.size} bytes of {buffer.name} were not written, the"
+        f" first is {buffer.index_of(at)}",
         buffer=buffer.name,
     )

@@ -46,8 +46,8 @@ class Edit:
 @dataclass(frozen=True)
 class Mutation:
     """One planted mistake. `values`: of the schedule at which it shows (default: the family's default);
-    `problem`: what differs from a plain bf16 (gemm_sm80) or f16 (gemm_sm70) GEMM. `equivalent`: why it changes
-    nothing, for one that is not counted."""
+    `problem`: what differs from a plain bf16 (gemm_sm80) or f16 (gemm_sm70) GEMM. `equivalent`: why it
+    changes nothing, for one that is not counted."""
 
     family: str
     kind: str

@@ -1,11 +1,13 @@
 """What happens before what? Vector clocks, one a warp.
 
-`epoch[w]` counts the releases of warp w; an access is stamped with it. `known[w, v]` is the last epoch of warp v
-whose accesses are ordered before what w does now. Lanes of one warp are ordered among each other only by a
-barrier too: `known[w, w]` is always one less than `epoch[w]`, and a lane knows its own accesses without it.
+`epoch[w]` counts the releases of warp w; an access is stamped with it. `known[w, v]` is the last epoch of
+warp v whose accesses are ordered before what w does now. Lanes of one warp are ordered among each other only
+by a barrier too: `known[w, w]` is always one less than `epoch[w]`, and a lane knows its own accesses without
+it.
 
-Epoch 0 is never, 1 is "before this launch"; warps start in epoch 2. Where no instruction of a kernel orders CTAs among
-each other, `known` has columns for the warps of the own CTA alone (`full` False): all else is unordered.
+Epoch 0 is never, 1 is "before this launch"; warps start in epoch 2. Where no instruction of a kernel orders
+CTAs among each other, `known` has columns for the warps of the own CTA alone (`full` False): all else is
+unordered.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ NEVER, BEFORE, FIRST = 0, 1, 2
 class Clocks:
     """Clocks of `ctas` CTAs of `warps` warps each.
 
-    With `full` two more rows a warp travel along: `fenced`, what a fence has made visible to all and any later
-    relaxed write therefore publishes; `seen`, what relaxed reads brought and a later fence acquires. Both are handed on
-    by barriers: that `write; fence; barrier; atomic by one thread` orders is what code that is right on silicon relies
-    on, though the PTX text promises it only where the fence follows the barrier.
+    With `full` two more rows a warp travel along: `fenced`, what a fence has made visible to all and any
+    later relaxed write therefore publishes; `seen`, what relaxed reads brought and a later fence acquires.
+    Both are handed on by barriers: that `write; fence; barrier; atomic by one thread` orders is what code
+    that is right on silicon relies on, though the PTX text promises it only where the fence follows the
+    barrier.
     """
 
     def __init__(self, ctas: int, warps: int, full: bool) -> None:
@@ -44,7 +47,7 @@ class Clocks:
         self._marks: dict[int, I32] = {}
 
     def ordered(self, warp: Index, other: Index, stamp: I32) -> npt.NDArray[np.bool_]:
-        """Whether accesses of warps `other` stamped `stamp` happen before what `warp` does now (one shape)."""
+        """Whether accesses of warps `other` stamped `stamp` happen before what `warp` does now. One shape."""
         if self.full:
             return np.less_equal(stamp, self.known[warp, other])
         known = self.known[warp, other % self.warps]
@@ -56,13 +59,14 @@ class Clocks:
         if not self.full:
             return self.known[warp]
         first = warp // self.warps * self.warps
-        return self.known[warp[:, None], first[:, None] + np.arange(self.warps)]
+        mine: I32 = self.known[warp[:, None], first[:, None] + np.arange(self.warps)]
+        return mine
 
     # -- barriers -----------------------------------------------------------------------------------------
 
     def release(self, warp: Index) -> I32:
         """What `warp` (n,) brings to a barrier now; a new epoch begins."""
-        rows = self._state[warp]
+        rows: I32 = self._state[warp]
         rows[np.arange(len(warp)), self._own[warp]] = self.epoch[warp]
         self.epoch[warp] += 1
         self.known[warp, self._own[warp]] = self.epoch[warp] - 1

@@ -1,8 +1,9 @@
 """Who touched each byte last, and is the next access ordered after it?
 
-Memory is watched in granules: as many bytes as the narrowest access of the kernel to that space. For each granule:
-the last write (epoch, thread, place), and the reads since. Shared memory keeps the last read of each warp of the
-CTA, global memory the last one of all: enough to see that a buffer is overwritten while it is read.
+Memory is watched in granules: as many bytes as the narrowest access of the kernel to that space. For each
+granule: the last write (epoch, thread, place), and the reads since. Shared memory keeps the last read of each
+warp of the CTA, global memory the last one of all: enough to see that a buffer is overwritten while it is
+read.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ I32: TypeAlias = npt.NDArray[np.int32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 WHOLE = 32
-"""In place of a lane: the warp as a whole, or several of its lanes. Nothing of the warp itself is ordered with it
-without a barrier. A thread's number here is warp * 64 + lane."""
+"""In place of a lane: the warp as a whole, or several of its lanes. Nothing of the warp itself is ordered
+with it without a barrier. A thread's number here is warp * 64 + lane."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Conflict:
 
 
 class Shadow:
-    """The watch over one space: `granules` of them; `columns` warps a CTA, or 0 to keep only the last read."""
+    """The watch over a space of `granules`; `columns`: warps of a CTA, or 0 to keep only the last read."""
 
     def __init__(self, granules: int, columns: int, clocks: Clocks, written: bool) -> None:
         self.clocks = clocks
@@ -104,8 +105,8 @@ class Shadow:
         same: Callable[[], Bools] | None = None,
     ) -> tuple[Conflict | None, Bools | None]:
         """Writes. Second: where several lanes write one granule together (their values must then be equal).
-        `copy`: an asynchronous copy issued now; the granules are then under way until `land`. `same()` says where
-        the bytes are what lies there already: to write those again harms nobody."""
+        `copy`: an asynchronous copy issued now; the granules are then under way until `land`. `same()` says
+        where the bytes are what lies there already: to write those again harms nobody."""
         found = self._after_writes(granule, warp, lane, "write after write", unwritten=False, same=same)
         found = found or self._after_reads(granule, warp, lane)
         thread = (warp * 64 + lane).astype(np.int32)[:, None]
@@ -140,8 +141,8 @@ class Shadow:
         under_way = self.copy_site[granule]
         if under_way.max(initial=-1) >= 0:
             at = tuple(np.argwhere(under_way >= 0)[0])
-            thread = int(self.copy_thread[granule[at]])
-            return self._conflict("copy under way", at, granule, warp, lane, thread, int(under_way[at]))
+            issuer = int(self.copy_thread[granule[at]])
+            return self._conflict("copy under way", at, granule, warp, lane, issuer, int(under_way[at]))
         epoch = self.write_epoch[granule]
         if unwritten and epoch.min(initial=BEFORE) == NEVER:
             at = tuple(np.argwhere(epoch == NEVER)[0])

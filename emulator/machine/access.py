@@ -156,7 +156,7 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
     )
 
 
-# -- spaces ---------------------------------------------------------------------------------------------------
+# -- spaces --------------------------------------------------------------------------------------------------
 
 
 def _by_space(w: Wave, a: Access, address: I64, row: Index, lane: Index, data: U8 | None) -> U8:
@@ -184,13 +184,13 @@ def _by_space(w: Wave, a: Access, address: I64, row: Index, lane: Index, data: U
 
 
 def _aligned(w: Wave, a: Access, address: I64, row: Index, lane: Index) -> Bools:
-    ok = (address & (a.align - 1)) == 0
+    ok: Bools = (address & (a.align - 1)) == 0
     if not ok.all():
         i = int(np.nonzero(~ok)[0][0])
         w.launch.fault(
             w, FaultKind.MISALIGNED, a.site,
             f"its address {int(address[i]):#x} is no multiple of {a.align} bytes",
-            row=int(row[i]), lane=int(lane[i]), **_buffer_at(w, int(address[i])),
+            row=int(row[i]), lane=int(lane[i]), buffer=_buffer_at(w, int(address[i])),
         )  # fmt: skip
     return ok
 
@@ -281,7 +281,8 @@ def _unchanged(memory: U8, offset: I64, data: U8, pieces: int) -> Callable[[], B
 
     def compare() -> Bools:
         now = load(memory, offset, data.shape[1])
-        return (now == data).reshape(len(data), pieces, -1).all(axis=2)
+        same: Bools = (now == data).reshape(len(data), pieces, -1).all(axis=2)
+        return same
 
     return compare
 
@@ -296,12 +297,12 @@ def shared_offsets(w: Wave, a: Access, address: I64, row: Index, lane: Index) ->
     return _shared(w, a, address, row, lane, _aligned(w, a, address, row, lane))
 
 
-# -- telling ----------------------------------------------------------------------------------------------------
+# -- telling -------------------------------------------------------------------------------------------------
 
 
-def _buffer_at(w: Wave, address: int) -> dict[str, str]:
+def _buffer_at(w: Wave, address: int) -> str | None:
     buffer = w.launch.memory.find(address >> SLOT_BITS)
-    return {"buffer": buffer.name} if buffer is not None else {}
+    return None if buffer is None else buffer.name
 
 
 def _shared_conflict(w: Wave, c: Conflict, site: int) -> None:
@@ -385,7 +386,7 @@ def _two_lanes(w: Wave, a: Access, granule: Index, twice: Bools, data: U8, row: 
     )  # fmt: skip
 
 
-# -- counting -----------------------------------------------------------------------------------------------------
+# -- counting ------------------------------------------------------------------------------------------------
 
 
 def count_shared(w: Wave, what: str, width: int, address: I64, row: Index) -> None:

@@ -119,7 +119,8 @@ class Copies:
                 first = int(np.nonzero(mine)[0][0])
                 w.launch.fault(
                     w, FaultKind.OUTSTANDING_WORK, site,
-                    f"it ends while its copy to shared memory from {w.kernel.where(made.site)} is not waited for",
+                    f"it ends while its copy to shared memory from {w.kernel.where(made.site)} is not waited"
+                    " for",
                     warp=int(made.warp[first]), lane=int(made.lane[first]),
                 )  # fmt: skip
                 made.keep(~mine)
@@ -129,13 +130,7 @@ class Copies:
 def store(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], values: npt.NDArray[np.uint8]) -> None:
     """Write rows of bytes `values` (n, bytes) at `offset` (n,)."""
     width = values.shape[1]
-    unit = (
-        4
-        if width % 4 == 0 and not (offset & 3).any()
-        else 2
-        if width % 2 == 0 and not (offset & 1).any()
-        else 1
-    )
+    unit = _unit(offset, width)
     words: Any = np.dtype(f"u{unit}")
     view = data.view(words)
     index = (offset // unit)[:, None] + np.arange(width // unit)
@@ -144,13 +139,16 @@ def store(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], values: np
 
 def load(data: npt.NDArray[np.uint8], offset: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
     """Rows of `width` bytes at `offset` (n,)."""
-    unit = (
-        4
-        if width % 4 == 0 and not (offset & 3).any()
-        else 2
-        if width % 2 == 0 and not (offset & 1).any()
-        else 1
-    )
+    unit = _unit(offset, width)
     words: Any = np.dtype(f"u{unit}")
     index = (offset // unit)[:, None] + np.arange(width // unit)
-    return data.view(words)[index].view(np.uint8)
+    found: npt.NDArray[np.uint8] = data.view(words)[index].view(np.uint8)
+    return found
+
+
+def _unit(offset: npt.NDArray[np.int64], width: int) -> int:
+    """Bytes that may be moved together."""
+    for unit in (8, 4, 2):
+        if width % unit == 0 and not (offset & (unit - 1)).any():
+            return unit
+    return 1

@@ -79,13 +79,13 @@ class Launching:
         self.memory = watch.memory
         self.order = watch.order
         self.roles = watch.roles
-        self.sm_count = watch.sm_count
+        self.sm_count: int = watch.sm_count
         self.counting = watch.counting
         self.step = step
         self.grid = grid
         self.block = block
-        self.dynamic_bytes = dynamic_bytes
-        self.shared_bytes = kernel.shared_bytes(dynamic_bytes)
+        self.dynamic_bytes: int = dynamic_bytes
+        self.shared_bytes: int = kernel.shared_bytes(dynamic_bytes)
         self.params = params
         self.param_data = np.frombuffer(params + bytes(-len(params) % 16 + 16), np.uint8)
         self.symbols: dict[str, int] = {}
@@ -179,8 +179,8 @@ class Launching:
         stage: int | None = None,
         other_site: int | None = None,
     ) -> None:
-        """Write an accusation down, once for each place; `row` of the group, or `warp` of the wave. Raises Stop
-        where the first is enough."""
+        """Write an accusation down, once for each place; `row` of the group, or `warp` of the wave. Raises
+        Stop where the first is enough."""
         known = self.watch.faults.get((kind, self.step, site, buffer))
         if known is not None:
             self.watch.faults[(kind, self.step, site, buffer)] = replace(known, count=known.count + 1)
@@ -266,8 +266,8 @@ class Launching:
         name = ".".join((body.opcode, *body.modifiers))
         self.fault(
             w, FaultKind.DIVERGENCE, site,
-            f"{name} is for the whole warp, but only {int(here.sum())} of its {int(w.exists[warp].sum())} lanes come"
-            f" ({'; '.join(why)})", warp=warp,
+            f"{name} is for the whole warp, but only {int(here.sum())} of its"
+            f" {int(w.exists[warp].sum())} lanes come ({'; '.join(why)})", warp=warp,
         )  # fmt: skip
         raise Stop
 

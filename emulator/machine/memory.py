@@ -1,7 +1,7 @@
 """Where do bytes lie: global buffers at far addresses, shared memory of each CTA, parameters, constants?
 
-A buffer is described by nested strides, as a tensor is, and keeps only the bytes that exist: a matrix whose rows
-are 2^31 bytes apart costs what its elements cost, and an access between two rows is out of bounds.
+A buffer is described by nested strides, as a tensor is, and keeps only the bytes that exist: a matrix whose
+rows are 2^31 bytes apart costs what its elements cost, and an access between two rows is out of bounds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which threads are resident, what do their registers hold, and who runs next?
 
-A wave is the CTAs that are on the device at once. Threads of all its warps that are at the same instruction are
-run together, as one numpy operation over (warps, 32) arrays: that is what makes it quick. Every lane has its own
-program counter; lanes of a warp that went different ways come together again because the least program counter
-runs first, and because an instruction for a whole warp waits for the lanes it names.
+A wave is the CTAs that are on the device at once. Threads of all its warps that are at the same instruction
+are run together, as one numpy operation over (warps, 32) arrays: that is what makes it quick. Every lane has
+its own program counter; lanes of a warp that went different ways come together again because the least
+program counter runs first, and because an instruction for a whole warp waits for the lanes it names.
 
 Register arrays are never changed in place: a write makes a new one, so a `mov` may hand on the array itself.
 """
@@ -44,9 +44,11 @@ _CANNOT = (
     TypeError,
     ValueError,
 )
-"""What numpy and Python say of operands that do not fit an instruction; becomes an EmulatorError with its line."""
+"""What numpy and Python say of operands that do not fit an instruction; becomes an EmulatorError with its
+line."""
 _PATIENCE = 256
-"""Turns that one place may take in a row while lanes elsewhere wait for theirs: it may be a loop that waits for them."""
+"""Turns that one place may take in a row while lanes elsewhere wait for theirs: it may be a loop that waits
+for them."""
 
 GARBAGE = {
     "pred": np.bool_(True),
@@ -83,7 +85,7 @@ class Wave:
         self.rng = np.random.default_rng((launch.order.seed, launch.step, ctas[0] if len(ctas) else 0))
         bx, by, bz = launch.block
         threads = bx * by * bz
-        self.per_cta = -(-threads // WARP)
+        self.per_cta: int = -(-threads // WARP)
         self.ctas = np.asarray(ctas)
         self.count = len(ctas) * self.per_cta
         count = self.count
@@ -127,7 +129,7 @@ class Wave:
         self.copies: Copies = Copies(self)
         self.barriers = Barriers(self)
         self.counters = Counters(launch.roles, self.per_cta)
-        self.cycle = 0
+        self.cycle: int = 0
 
         # The group that runs now: rows are its warps.
         self.idx: Index | None = None
@@ -302,7 +304,8 @@ class Wave:
         else:
             chosen = np.ones(self.count, np.bool_)
         chosen[first] = True
-        return here & chosen[:, None]
+        drawn: npt.NDArray[np.bool_] = here & chosen[:, None]
+        return drawn
 
     def _execute(self, start: int, mask: npt.NDArray[np.bool_]) -> None:
         rows = mask.any(axis=1)

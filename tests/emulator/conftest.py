@@ -15,12 +15,19 @@ PRELUDE = """
 #define SHARED(type, name) extern __shared__ __align__(16) type name[]
 __device__ inline unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 template <int N> __device__ inline void copy(void* to, const void* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(shared_address(to)), "l"(from), "n"(N) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"(shared_address(to)), "l"(from), "n"(N) : "memory");
 }
 __device__ inline void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ inline void wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
-__device__ inline void barrier(int id, int n) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(n) : "memory"); }
-__device__ inline void arrive(int id, int n) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(n) : "memory"); }
+template <int N> __device__ inline void wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+__device__ inline void barrier(int id, int n) {
+    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(n) : "memory");
+}
+__device__ inline void arrive(int id, int n) {
+    asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(n) : "memory");
+}
 """
 
 

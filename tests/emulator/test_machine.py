@@ -104,7 +104,8 @@ extern "C" __global__ void run(float* out) {
     ],
 )
 def test_no_access_leaves_its_buffer(cuda: Cuda, body: str, word: str) -> None:
-    text = 'extern "C" __global__ void run(const float* a, float* out) { int i = threadIdx.x; %s }' % body
+    head = 'extern "C" __global__ void run(const float* a, float* out) {'
+    text = f"{head} int i = threadIdx.x; {body} }}"
     report = launch(cuda(text), {"a": np.zeros(32, np.float32), "out": floats(32)}, smem=128)
     one(report, FaultKind.OUT_OF_BOUNDS, word, "warp 0")
 
@@ -359,8 +360,8 @@ def test_blocks_hand_over_through_a_counter(cuda: Cuda, order: str) -> None:
 
     def build(**parts: str) -> str:
         text = LAST
-        for name, value in {"FENCE1": "__threadfence();", "SYNC1": "__syncthreads();", "FENCE2": "__threadfence();",
-                            **parts}.items():  # fmt: skip
+        fence, sync = "__threadfence();", "__syncthreads();"
+        for name, value in {"FENCE1": fence, "SYNC1": sync, "FENCE2": fence, **parts}.items():
             text = text.replace(name, value)
         return text
 
@@ -448,7 +449,11 @@ extern "C" __global__ void run(unsigned* out, unsigned* counter) {
 
 
 def test_faults_of_one_place_are_told_once_and_counted(cuda: Cuda) -> None:
-    text = 'extern "C" __global__ void run(const float* a, float* out) { for (int i = 0; i < 9; ++i) out[threadIdx.x] = a[i * 32 + threadIdx.x]; }'
+    text = """
+extern "C" __global__ void run(const float* a, float* out) {
+    for (int i = 0; i < 9; ++i) out[threadIdx.x] = a[i * 32 + threadIdx.x];
+}
+"""
     report = launch(
         cuda(text), {"a": np.zeros(32, np.float32), "out": floats(32)}, grid=1, stop_at_first=False
     )

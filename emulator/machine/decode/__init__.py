@@ -1,8 +1,8 @@
 """Which step does an instruction become?
 
 One table from opcode to the function that reads the operands once and gives a closure over them; running an
-instruction is then one call. context.py: operands; alu.py: arithmetic; memory.py, copies.py; warp.py: between lanes;
-matrix.py: tensor cores; control.py: what ends a block.
+instruction is then one call. context.py: operands; alu.py: arithmetic; memory.py, copies.py; warp.py: between
+lanes; matrix.py: tensor cores; control.py: what ends a block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arithmetic, logic, comparisons, moves and conversions: which function of emulator.arith, on which operands?"""
+"""Arithmetic, logic, comparisons, moves, conversions: which function of emulator.arith, on which operands?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from emulator.arith import floats, halves, integers
 from emulator.kernel import BITS
 from emulator.machine.decode.context import UNSIGNED, Context
 from emulator.machine.wave import WARP, Array, Step, Wave
-from emulator.ptx.nodes import Operand, Pair, Sink
+from emulator.ptx.nodes import Sink
 
 Function: TypeAlias = Callable[..., Array]
 Plan: TypeAlias = tuple[Function, Sequence[int], int]
@@ -84,7 +84,7 @@ def _plan(c: Context) -> Plan:
     return _integer(c, kind, bits, sat)
 
 
-# -- integers -------------------------------------------------------------------------------------------------
+# -- integers ------------------------------------------------------------------------------------------------
 
 
 def _integer(c: Context, kind: str, bits: int, sat: bool) -> Plan:
@@ -122,7 +122,7 @@ def _integer(c: Context, kind: str, bits: int, sat: bool) -> Plan:
     raise c.error(f"not known for .{kind}")
 
 
-# -- floats ---------------------------------------------------------------------------------------------------
+# -- floats --------------------------------------------------------------------------------------------------
 
 
 def _float(c: Context, kind: str, bits: int, ftz: bool, sat: bool) -> Plan:
@@ -131,7 +131,8 @@ def _float(c: Context, kind: str, bits: int, ftz: bool, sat: bool) -> Plan:
     two, three = (bits, bits), (bits, bits, bits)
     if op in ("add", "sub", "mul", "fma", "mad"):
         c.allow(*_ROUND, "ftz", "sat", kind)
-        function = {"add": floats.add, "sub": floats.sub, "mul": floats.mul}.get(op, floats.fma)
+        functions: dict[str, Function] = {"add": floats.add, "sub": floats.sub, "mul": floats.mul}
+        function = functions.get(op, floats.fma)
         if rnd == "rn" and not ftz and not sat and kind == "f32" and op in _QUICK:
             return _QUICK[op], two, bits
         return (
@@ -205,7 +206,7 @@ def _half(c: Context, kind: str, bits: int) -> Plan:
     raise c.error(f"not known for .{kind}")
 
 
-# -- bits and fields --------------------------------------------------------------------------------------------
+# -- bits and fields -----------------------------------------------------------------------------------------
 
 
 def _logical(c: Context, kind: str, bits: int) -> Plan:
@@ -313,8 +314,10 @@ def _set(c: Context, kind: str, bits: int) -> Plan:
             BITS[d_type],
         )
     return (
-        (lambda a, b, p: comparing.set_(d_type, kind, operator, a, b, boolean, p, ftz)), (bits, bits, 1), BITS[d_type]
-    )  # fmt: skip
+        (lambda a, b, p: comparing.set_(d_type, kind, operator, a, b, boolean, p, ftz)),
+        (bits, bits, 1),
+        BITS[d_type],
+    )
 
 
 _FIXED: dict[str, Callable[[Context, str, int], Plan]] = {
@@ -337,27 +340,29 @@ _FIXED: dict[str, Callable[[Context, str, int], Plan]] = {
 }
 
 
-# -- carries ------------------------------------------------------------------------------------------------------
+# -- carries -------------------------------------------------------------------------------------------------
 
 
 def with_carry(c: Context) -> Step:
     """add.cc, addc{.cc}, sub.cc, subc{.cc}, mad.cc, madc{.cc}: the carry flag is each thread's own."""
     kind = c.i.modifiers[-1]
-    c.allow("cc", "lo", "hi", kind)
-    bits = BITS[kind]
     opcode = c.i.opcode
-    reads = [c.value(o, bits, kind) for o in c.i.operands[1:]]
-    write = c.dest(c.i.operands[0], bits)
+    product = opcode.startswith("mad")
+    parts = ("lo", "hi") if product else ()
+    c.allow("cc", *parts, "u32", "s32", "u64", "s64")
+    bits = BITS[kind]
+    target, *sources = c.operands(4 if product else 3)
+    reads = [c.value(o, bits, kind) for o in sources]
+    write = c.dest(target, bits)
     sets, uses = c.has("cc"), opcode.endswith("c")
-    part = "hi" if c.has("hi") else "lo"
+    function: Callable[..., tuple[Array, Array]]
+    if product:
+        function = partial(integers.madc, kind, "hi" if c.has("hi") else "lo")
+    else:
+        function = partial(integers.addc if opcode.startswith("add") else integers.subc, kind)
 
     def step(w: Wave) -> None:
-        carry = w.carry() if uses else None
-        values = [r(w) for r in reads]
-        if opcode.startswith("mad"):
-            found, out = integers.madc(kind, part, *values, carry)
-        else:
-            found, out = (integers.addc if opcode.startswith("add") else integers.subc)(kind, *values, carry)
+        found, out = function(*(r(w) for r in reads), w.carry() if uses else None)
         write(w, found)
         if sets:
             w.set_carry(np.broadcast_to(out, (w.rows, WARP)))
@@ -365,7 +370,7 @@ def with_carry(c: Context) -> Step:
     return step
 
 
-# -- moves, comparisons, conversions ----------------------------------------------------------------------------
+# -- moves, comparisons, conversions -------------------------------------------------------------------------
 
 
 def move(c: Context) -> Step:
@@ -395,10 +400,7 @@ def compare(c: Context) -> Step:
     if (with_ is None) != (boolean is None):
         raise c.error("a third operand and a boolean operation go together")
     ftz = c.has("ftz")
-    target: Operand = ops[0]
-    q: Operand = Sink()
-    if isinstance(target, Pair):
-        target, q = target.first, target.second
+    target, q = c.two(ops[0])
     write_p, write_q = c.dest(target, 1), c.dest(q, 1)
 
     def step(w: Wave) -> None:
@@ -436,7 +438,10 @@ def convert(c: Context) -> Step:
     ops = c.i.operands
     if c.has("pack"):
         raise c.error("cvt.pack is not known here")
-    function = partial(converting.cvt, d_type, a_type, rnd=rnd, **options)
+
+    def function(a: Array, b: Array | None = None) -> Array:
+        return converting.cvt(d_type, a_type, a, b, rnd=rnd, **options)
+
     source, result = _width(c, a_type), _width(c, d_type)
     signed = d_type[0] == "s"
     if len(ops) == 3:

@@ -1,7 +1,7 @@
 """How does an instruction read its operands and write its results?
 
-A reader gives raw bits: an unsigned array of the group's (rows, 32), or (1, 1) for what is the same everywhere;
-a predicate is bool. A writer takes the same.
+A reader gives raw bits: an unsigned array of the group's (rows, 32), or (1, 1) for what is the same
+everywhere; a predicate is bool. A writer takes the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,19 @@ import numpy as np
 from emulator.errors import PtxError
 from emulator.kernel import BITS, Kernel
 from emulator.machine.wave import WARP, Array, Step, Wave
-from emulator.ptx.nodes import Address, Imm, Instruction, Negated, Operand, Reg, Sink, Special, Symbol, Vector
+from emulator.ptx.nodes import (
+    Address,
+    Imm,
+    Instruction,
+    Negated,
+    Operand,
+    Pair,
+    Reg,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
 
 if TYPE_CHECKING:
     from emulator.checks.clocks import Index
@@ -60,6 +72,11 @@ class Context:
             raise self.error(f"{len(self.i.operands)} operands, not {' or '.join(map(str, counts))}")
         return self.i.operands
 
+    @staticmethod
+    def two(target: Operand) -> tuple[Operand, Operand]:
+        """The operands of `d|p`; where there is but one, the second is not wanted."""
+        return (target.first, target.second) if isinstance(target, Pair) else (target, Sink())
+
     # -- reading ------------------------------------------------------------------------------------------
 
     def value(self, op: Operand, bits: int, kind: str = "") -> Reader:
@@ -67,15 +84,14 @@ class Context:
         if isinstance(op, Reg):
             return self._register(op, bits)
         if isinstance(op, Imm):
-            constant = np.array([[self._constant(op, bits, kind)]], UNSIGNED[bits])
+            constant: Array = np.array([[self._constant(op, bits, kind)]], UNSIGNED[bits])
             return lambda w: constant
         if isinstance(op, Special):
             return self._special(op.name, bits)
         if isinstance(op, Symbol):
             return self._symbol(op, bits)
         if isinstance(op, Negated):
-            inner = self.predicate(op)
-            return inner
+            return self.predicate(op)
         if isinstance(op, Vector):
             return self._packed(op, bits)
         raise self.error(f"operand {op!r} is not a value")
@@ -110,7 +126,7 @@ class Context:
         kind = UNSIGNED[bits]
 
         def read(w: Wave) -> Array:
-            total = parts[0](w).astype(kind)
+            total: Array = parts[0](w).astype(kind)
             for n, part in enumerate(parts[1:], 1):
                 total = total | (part(w).astype(kind) << kind(n * each))
             return total
@@ -234,7 +250,7 @@ class Context:
             lane = np.arange(WARP, dtype=np.uint32)
             here = w.mask_full()
             named = np.bitwise_or.reduce(np.where(here, masks, 0), axis=1)
-            wanted = (named[:, None] >> lane & 1).astype(np.bool_)
+            wanted: Array = (named[:, None] >> lane & 1).astype(np.bool_)
             w.need(site, wanted & w.exists[w.warps])
             return wanted
 

@@ -42,7 +42,7 @@ def _values(w: Wave, readers: Sequence[Reader]) -> list[Array]:
     return [np.broadcast_to(read(w), (w.rows, WARP)) for read in readers]
 
 
-# -- ldmatrix and its kind ---------------------------------------------------------------------------------------
+# -- ldmatrix and its kind -----------------------------------------------------------------------------------
 
 
 def _number(c: Context) -> int:
@@ -111,7 +111,7 @@ def move_matrix(c: Context) -> Step:
     return step
 
 
-# -- mma.sync --------------------------------------------------------------------------------------------------
+# -- mma.sync ------------------------------------------------------------------------------------------------
 
 
 def _shape(c: Context) -> str:
@@ -152,11 +152,12 @@ def multiply(c: Context) -> Step:
     return step
 
 
-# -- wmma ------------------------------------------------------------------------------------------------------
+# -- wmma ----------------------------------------------------------------------------------------------------
 
 
 def wmma(c: Context) -> Step:
-    """wmma.load, wmma.store, wmma.mma. Which lane holds which element is unspecified, so the run's seed chooses."""
+    """wmma.load, wmma.store, wmma.mma. Which lane holds which element is unspecified, so the run's seed
+    chooses."""
     if c.has("load"):
         return _wmma_load(c)
     if c.has("store"):
@@ -208,7 +209,7 @@ def _wmma_load(c: Context) -> Step:
         where, row, width = _places(w, at, ldm(w), rows, columns, layout, size)
         a = _line(site, width, size)
         found = _split_read(w, space, a, where, row)
-        tile = found.view(UNSIGNED[size * 8]).reshape(w.rows, -1, width // size)
+        tile: Array = found.view(UNSIGNED[size * 8]).reshape(w.rows, -1, width // size)
         if layout == "col":
             tile = tile.transpose(0, 2, 1)
         held = fragments.scatter(fragments.wmma_layout(shape, role, kind, w.order.seed, layout), tile)
@@ -234,7 +235,7 @@ def _wmma_store(c: Context) -> Step:
         _same_in_warp(w, at, site)
         where, row, width = _places(w, at, ldm(w), rows, columns, layout, size)
         held = np.stack(_values(w, readers), axis=-1)
-        elements = np.ascontiguousarray(held).view(UNSIGNED[size * 8])
+        elements: Array = np.ascontiguousarray(held).view(UNSIGNED[size * 8])
         tile = fragments.gather(fragments.wmma_layout(shape, "d", kind, w.order.seed), elements)
         if layout == "col":
             tile = tile.transpose(0, 2, 1)

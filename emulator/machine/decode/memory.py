@@ -82,7 +82,7 @@ def load(c: Context) -> Step:
         if strong:
             for n, at in enumerate(address.tolist()):
                 w.clocks.read_mark(int(w.warps[row[n]]), w.launch.key(w, space, at, int(row[n])), acquire)
-        values = data.view(element).reshape(len(address), count)
+        values: Array = data.view(element).reshape(len(address), count)
         for n, write in enumerate(writers):
             write(w, w.spread(np.ascontiguousarray(values[:, n]), row, lane))
 
@@ -119,7 +119,7 @@ def store(c: Context) -> Step:
     def step(w: Wave) -> None:
         row, lane = w.active()
         address = w.pick(read_address(w), row, lane)
-        data = np.empty((len(address), count), UNSIGNED[bits])
+        data: Array = np.empty((len(address), count), UNSIGNED[bits])
         for n, read in enumerate(readers):
             data[:, n] = w.pick(read(w), row, lane)
         access.write(w, space, a, address, row, lane, data.view(np.uint8))
@@ -132,7 +132,7 @@ def store(c: Context) -> Step:
     return step
 
 
-# -- atomics --------------------------------------------------------------------------------------------------
+# -- atomics -------------------------------------------------------------------------------------------------
 
 _INTEGER: dict[str, Callable[[Any, Any], Any]] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "add": np.add,
@@ -206,13 +206,14 @@ def _atomic_function(c: Context, op: str, kind: str) -> Callable[[Any, Any, Any]
     return lambda now, b, s: function(now, b)
 
 
-# -- order and addresses --------------------------------------------------------------------------------------
+# -- order and addresses -------------------------------------------------------------------------------------
 
 
 def fence(c: Context) -> Step:
     """fence{.sem}.scope, membar.level; what orders other proxies alone has no effect here."""
     c.allow("sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl", "proxy", "async",
-            "alias", "mbarrier_init", "async::generic", "async.global", "sync_restrict::shared::cta")  # fmt: skip
+            "alias", "mbarrier_init", "async::generic", "async.global",
+            "sync_restrict::shared::cta")  # fmt: skip
     if c.has("proxy"):
         return lambda w: None
     if c.has("mbarrier_init"):

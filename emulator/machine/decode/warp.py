@@ -8,11 +8,7 @@ from emulator.arith import shuffle as lanes
 from emulator.kernel import BITS
 from emulator.machine.decode.context import Context
 from emulator.machine.wave import WARP, Array, Step, Wave
-from emulator.ptx.nodes import Imm, Operand, Pair, Sink
-
-
-def _two(target: Operand) -> tuple[Operand, Operand]:
-    return (target.first, target.second) if isinstance(target, Pair) else (target, Sink())
+from emulator.ptx.nodes import Imm
 
 
 def _whole(w: Wave, value: Array) -> Array:
@@ -26,7 +22,7 @@ def shuffle(c: Context) -> Step:
         raise c.error("only shfl.sync is known: the other form is gone since PTX 6.4 (sm_70)")
     mode = next(m for m in c.i.modifiers if m in ("up", "down", "bfly", "idx"))
     target, a, b, bounds, mask = c.operands(5)
-    d, p = _two(target)
+    d, p = c.two(target)
     read_a, read_b, read_c = c.value(a, 32), c.value(b, 32), c.value(bounds, 32)
     read_mask, members = c.value(mask, 32), c.members(mask)
     write_d, write_p = c.dest(d, 32), c.dest(p, 1)
@@ -68,7 +64,7 @@ def match(c: Context) -> Step:
     mode = "any" if c.has("any") else "all"
     kind = c.i.modifiers[-1]
     target, a, mask = c.operands(3)
-    d, p = _two(target)
+    d, p = c.two(target)
     read, members, read_mask = c.value(a, BITS[kind]), c.members(mask), c.value(mask, 32)
     write_d, write_p = c.dest(d, 32), c.dest(p, 1)
 
@@ -110,7 +106,7 @@ def elect(c: Context) -> Step:
     """elect.sync d|p, membermask."""
     c.allow("sync")
     target, mask = c.operands(2)
-    d, p = _two(target)
+    d, p = c.two(target)
     members, read_mask = c.members(mask), c.value(mask, 32)
     write_d, write_p = c.dest(d, 32), c.dest(p, 1)
 
