@@ -2,10 +2,13 @@
 
 gemm_cuda_shape.py   the template's view of a problem
 gemm_cuda_plan.py    LaunchPlan: grid, arguments, workspace
+gemm_cuda_rules.py   what both CUDA families refuse alike
+gemm_cuda_cost.py    cost model
 gemm_cuda_proof.py   problems for the emulator
 gemm_sm80_space.py   parameters and legality
+gemm_sm80_tile.py    threads, shared memory and registers of a schedule
 gemm_sm80_starts.py  default schedule and other good starts
-gemm_sm80_cost.py    cost model
+gemm_sm80_cost.py    what the cost model is told
 gemm_sm80_plan.py    what is compiled, shared memory, structure
 kernels/cuda/gemm/gemm_sm80.cu   the template
 """

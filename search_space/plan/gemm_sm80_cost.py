@@ -1,115 +1,31 @@
-"""How long should a schedule of gemm_sm80 take? A roofline with tile quantisation and waves.
-
-It orders candidates before any ran; nothing is promised of its microseconds. An SM's blocks share its tensor
-cores, its shared-memory port (128 bytes a cycle) and its part of L2; a wave ends with its slowest block.
-"""
+"""How long should a schedule of gemm_sm80 take? Its part of the model in gemm_cuda_cost."""
 
 from __future__ import annotations
-
-from math import ceil
 
 from rooftile.problem import Problem
 
 from search_space.family import Estimate
 from search_space.gpu_device import GpuDevice
-from search_space.plan.gemm_cuda_plan import REDUCE, WHOLE, Grid
+from search_space.plan import gemm_cuda_cost
 from search_space.plan.gemm_cuda_shape import Shape
 from search_space.plan.gemm_sm80_space import grid_of
-from search_space.plan.gemm_sm80_tile import STEP_BYTES, Tile
+from search_space.plan.gemm_sm80_tile import Tile
 from search_space.schedule import Schedule
 
-_LAUNCH_US = 2.5
-_SECOND_LAUNCH_US = 1.5
-_LATENCY_US = 0.7
-"""From the issue of a copy to its data, memory busy."""
-_SMEM_BYTES_PER_CYCLE = 128
-_L2_OVER_DRAM = 3.0
-"""L2's rate over memory's: 2 to 4 in public microbenchmarks of V100, A100 and H100."""
-_WARPS_TO_FILL = 4
-"""Tensor cores of an SM; each needs a warp, and two hide its latency better."""
 _MMA_SHARE = {"sm_90a": 0.62}
-"""Of the peak that mma.sync reaches where the peak is wgmma's."""
-
-
-def occupancy(shape: Shape, device: GpuDevice, t: Tile) -> int:
-    """Blocks that an SM holds at once, at least 1."""
-    limits = device.arch.limits
-    smem = t.smem_bytes(shape) + limits.smem_reserved_bytes
-    registers = min(max(t.registers(shape), 32), limits.registers_thread) * t.threads
-    fits = (
-        limits.smem_sm_bytes // smem,
-        limits.threads_sm // t.threads,
-        limits.registers_sm // registers,
-        limits.blocks_sm,
-    )
-    return max(1, min(fits))
+"""Of the peak that mma.sync reaches where the peak is wgmma's (public GEMMs of both kinds on H100)."""
 
 
 def predict(problem: Problem, device: GpuDevice, schedule: Schedule) -> Estimate:
     """The time, what bounds it, and the time of each part."""
-    shape, t, g = Shape.of(problem), Tile.of(schedule), grid_of(Shape.of(problem), schedule)
-    rows, columns = -(-max(shape.m, 1) // t.bm), -(-max(shape.n, 1) // t.bn)
-    blocks = rows * columns * shape.batch * g.splits
-    k_tiles = ceil(ceil(shape.k_work / t.bk) / g.splits)
-    held = min(occupancy(shape, device, t), -(-blocks // device.sms))
-    waves = -(-blocks // (device.sms * held))
-
-    mma = _mma_us(shape, device, t, held)
-    smem = _smem_us(shape, device, t, held)
-    l2 = held * sum(_tile_bytes(shape, t)) * device.sms / (device.dram_gbs * _L2_OVER_DRAM * 1e3)
-    wait = _LATENCY_US / (t.stages - 1) if t.copy_a or t.copy_b else _LATENCY_US
-    step = max(mma, smem, l2, wait)
-    main = waves * (k_tiles * step + _LATENCY_US)
-
-    out = shape.batch * shape.m * shape.n * shape.out_size
-    reads = out * ((shape.beta > 0) + shape.residual)
-    scattered = 1.0 if t.staged else 1.3  # direct stores fill half a sector's worth of a line at a time
-    sums = 0 if g.split == WHOLE else 2 * _split_bytes(shape, g, rows * columns)
-    tail = (out * scattered + reads + sums) / (device.dram_gbs * 1e3)
-    dram = _dram_bytes(shape, device, t, g, rows, columns) / (device.dram_gbs * 1e3)
-
-    terms = {
-        "launch": _LAUNCH_US + (_SECOND_LAUNCH_US if g.split != WHOLE else 0.0),
-        "main": main,
-        "dram": dram,
-        "epilogue": tail,
-    }
-    total = terms["launch"] + max(main, dram) + tail
-    parts = {"tensor cores": mma, "shared memory": smem, "L2": l2, "latency": wait}
-    bound = "memory" if dram > main else max(parts, key=lambda name: parts[name])
-    return Estimate(total, bound, terms)
-
-
-def _mma_us(shape: Shape, device: GpuDevice, t: Tile, held: int) -> float:
-    """One tile of k of the blocks that an SM holds, on its tensor cores."""
-    rate = device.peak_gflops(shape.a.dtype) * _MMA_SHARE.get(device.arch.name, 1.0) / device.sms * 1e3
-    busy = min(1.0, held * t.warps / _WARPS_TO_FILL) * (0.9 if held * t.warps < 2 * _WARPS_TO_FILL else 1.0)
-    return held * 2.0 * t.bm * t.bn * t.bk / (rate * busy)
-
-
-def _smem_us(shape: Shape, device: GpuDevice, t: Tile, held: int) -> float:
-    """The same through the shared-memory port: fragments out of it, copies into it."""
-    steps = t.bk * shape.a.size // STEP_BYTES
-    read = t.warps * steps * (t.wm + t.wn) * STEP_BYTES
-    return held * (read + sum(_tile_bytes(shape, t))) / (_SMEM_BYTES_PER_CYCLE * device.ghz * 1e3)
-
-
-def _tile_bytes(shape: Shape, t: Tile) -> tuple[int, int]:
-    return t.bm * t.bk * shape.a.size, t.bn * t.bk * shape.b.size
-
-
-def _split_bytes(shape: Shape, g: Grid, tiles: int) -> int:
-    if g.split == REDUCE:
-        return shape.batch * shape.m * shape.n * 4 * g.splits
-    return shape.batch * tiles * g.bm * g.bn * 4 * g.splits
-
-
-def _dram_bytes(shape: Shape, device: GpuDevice, t: Tile, g: Grid, rows: int, columns: int) -> float:
-    """A and B as often as they leave L2 between two bands of tiles."""
-    a = shape.m * shape.k_work * shape.a.size
-    b = shape.n * shape.k_work * shape.b.size
-    # A band of `group` tiles keeps its own operand; the other one passes by once for each band.
-    along, across = (b, rows) if g.along_m else (a, columns)
-    band = -(-across // g.group)
-    again = min(band, rows if g.along_m else columns) if along > device.l2_bytes / 2 else 1
-    return shape.batch * (a + b + along * (again - 1))
+    shape, t = Shape.of(problem), Tile.of(schedule)
+    work = gemm_cuda_cost.Work(
+        bk=t.bk,
+        wm=t.wm,
+        wn=t.wn,
+        registers=t.registers(shape),
+        tiles_ahead=t.stages - 1 if t.copy_a or t.copy_b else 0,
+        staged=t.staged,
+        mma_share=_MMA_SHARE.get(device.arch.name, 1.0),
+    )
+    return gemm_cuda_cost.predict(shape, device, grid_of(shape, schedule), work)

@@ -12,6 +12,7 @@ from rooftile.problem import Gemm, Problem
 from search_space.arch import get_arch
 from search_space.family import Parameter
 from search_space.gpu_device import GpuDevice
+from search_space.plan import gemm_cuda_rules as rules
 from search_space.plan.gemm_cuda_plan import LAST, REDUCE, WHOLE, Grid
 from search_space.plan.gemm_cuda_shape import FP8, Shape, refused_scales
 from search_space.plan.gemm_sm80_tile import COPIES, STEP_BYTES, Tile
@@ -27,7 +28,6 @@ _DTYPES = {
     "s8": "mma.s8",
     "u8": "mma.s8",
 } | dict.fromkeys(FP8, "mma.fp8")
-_MOST_WARPS = 16
 
 
 def unsupported(problem: Problem, arch_name: str) -> list[Violation]:
@@ -70,7 +70,6 @@ def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
     shape = Shape.of(problem)
     step = STEP_BYTES // shape.a.size
     vectors = tuple(v for v in (1, 2, 4, 8, 16) if v * shape.out_size <= 16)
-    splits = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
     copies = tuple(COPIES)
     return (
         Parameter("bm", "tile", (16, 32, 48, 64, 96, 128, 160, 192, 256), "rows of a block's tile"),
@@ -88,7 +87,7 @@ def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
         Parameter("lookahead", "order", (False, True), "fragments are read a step before their product"),
         Parameter("raster", "order", ("m", "n"), "neighbouring blocks lie below, or beside each other"),
         Parameter("group", "order", (1, 2, 4, 8, 16), "tiles that a band of blocks is high or wide"),
-        Parameter("split_k", "order", splits, "parts of k"),
+        Parameter("split_k", "order", rules.SPLITS, "parts of k"),
         Parameter("split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry"),
     )
 
@@ -114,100 +113,22 @@ def grid_of(shape: Shape, s: Schedule) -> Grid:
 def check(problem: Problem, device: GpuDevice, schedule: Schedule) -> list[Violation]:
     """Why the schedule is not legal; empty: it is."""
     shape, t = Shape.of(problem), Tile.of(schedule)
-    found = _warps(t)
-    if found:
+    extents = (("bm", t.bm, t.warps_m, 16), ("bn", t.bn, t.warps_n, 8))
+    if found := rules.warps(extents, "mma.sync m16n8"):
         return found  # the rest would divide what does not divide
-    found += _memory(shape, device, t) + _registers(shape, device, t)
+    a, b = t.stage_bytes(shape)
+    what = f"{t.stages} stages of {a} + {b} bytes"
+    found += rules.memory(device, t.smem_bytes(shape), what, t.threads, t.resident)
+    what = f"warp tiles of {t.wm} x {t.wn}"
+    found += rules.registers(device, t.registers(shape), what, t.threads * t.resident)
     for side, name, width in ((shape.a, "copy_a", t.copy_a), (shape.b, "copy_b", t.copy_b)):
         if width:
             pitch = side.pitch * side.size
-            found += aligned(name, f"rows of {side.operand}", pitch, side.align_bytes, width)
+            found += rules.aligned(name, f"rows of {side.operand}", pitch, side.align_bytes, width)
     if t.copy_a == t.copy_b == 0 and t.stages > 2:
         message = "copies through registers have one tile under way: over 2 stages wait for nothing"
         found.append(Violation("stages", message, {"stages": t.stages}))
     if not t.staged and t.vector > 2:
         message = f"a lane has 2 neighbours of a row, not {t.vector} (fragments of mma.sync)"
         found.append(Violation("vector", message, {"vector": t.vector}))
-    return found + store(shape, t.wn, t.vector) + split(shape, t.bk, schedule)
-
-
-def _warps(t: Tile) -> list[Violation]:
-    found = []
-    for name, extent, warps, unit in (("bm", t.bm, t.warps_m, 16), ("bn", t.bn, t.warps_n, 8)):
-        if extent % (warps * unit):
-            numbers: dict[str, Number] = {name: extent, "warps": warps, "fragment": unit}
-            message = f"{warps} warps do not share {name} = {extent} in fragments of {unit} (mma.sync m16n8)"
-            found.append(Violation("warp_tile", message, numbers))
-    if t.warps > _MOST_WARPS:
-        message = f"{t.warps} warps; a block has {_MOST_WARPS} at most here"
-        found.append(Violation("warps", message, {"warps": t.warps, "most": _MOST_WARPS}))
-    return found
-
-
-def _memory(shape: Shape, device: GpuDevice, t: Tile) -> list[Violation]:
-    needed, there, found = t.smem_bytes(shape), device.smem_block_bytes, []
-    if needed > there:
-        a, b = t.stage_bytes(shape)
-        message = f"{t.stages} stages of {a} + {b} bytes need {needed} of shared memory; a block has {there}"
-        numbers: dict[str, Number] = {"needed": needed, "most": there, "stages": t.stages}
-        found.append(Violation("shared_memory", message, numbers))
-    limits = device.arch.limits
-    shared = t.resident * (needed + limits.smem_reserved_bytes)
-    if t.resident > 1 and shared > limits.smem_sm_bytes:
-        message = (
-            f"{t.resident} blocks need {shared} bytes of shared memory; an SM has {limits.smem_sm_bytes}"
-        )
-        numbers = {"needed": shared, "most": limits.smem_sm_bytes, "resident": t.resident}
-        found.append(Violation("resident", message, numbers))
-    if t.resident * t.threads > limits.threads_sm:
-        message = f"{t.resident} blocks of {t.threads} threads are over the {limits.threads_sm} of an SM"
-        numbers = {"threads": t.threads, "most": limits.threads_sm, "resident": t.resident}
-        found.append(Violation("resident", message, numbers))
-    return found
-
-
-def _registers(shape: Shape, device: GpuDevice, t: Tile) -> list[Violation]:
-    limits, threads = device.arch.limits, t.threads * t.resident
-    # Given out in units of 8 a thread (256 a warp).
-    there = min(limits.registers_thread, limits.registers_sm // threads // 8 * 8)
-    needed = t.registers(shape)
-    if needed <= there:
-        return []
-    message = f"warp tiles of {t.wm} x {t.wn} need about {needed} registers; {threads} threads have {there}"
-    return [Violation("registers", message, {"needed": needed, "most": there, "threads": threads})]
-
-
-def aligned(name: str, what: str, pitch: int, align: int, width: int) -> list[Violation]:
-    """Accesses of `width` bytes need pitch and base to be a multiple of it."""
-    found = []
-    if pitch % width:
-        message = f"{name}: {what} are {pitch} bytes apart, no multiple of an access of {width}"
-        found.append(Violation("alignment", message, {"pitch_bytes": pitch, "access_bytes": width}))
-    if align % width:
-        message = f"{name}: {what} are aligned to {align} bytes, not to an access of {width}"
-        found.append(Violation("alignment", message, {"align_bytes": align, "access_bytes": width}))
-    return found
-
-
-def store(shape: Shape, columns: int, vector: int) -> list[Violation]:
-    """Whether results can leave `vector` at a time from a warp's `columns`."""
-    found = []
-    if columns % vector:
-        message = f"a warp's {columns} columns are no whole vectors of {vector}"
-        found.append(Violation("vector", message, {"vector": vector, "columns": columns}))
-    pitch = shape.out_pitch * shape.out_size
-    return found + aligned("vector", "rows of out", pitch, shape.out_align_bytes, vector * shape.out_size)
-
-
-def split(shape: Shape, bk: int, s: Schedule) -> list[Violation]:
-    """Whether k can be split into so many parts."""
-    splits = s.integer("split_k")
-    if splits == 1:
-        if s.text("split_sum") != "last":
-            return [Violation("split", "split_sum is last where k is not split", {"split_k": 1})]
-        return []
-    k_tiles = -(-shape.k_work // bk)
-    if splits <= k_tiles:
-        return []
-    message = f"{splits} parts of {k_tiles} tiles of k"
-    return [Violation("split", message, {"split_k": splits, "k_tiles": k_tiles})]
+    return found + rules.store(shape, t.wn, t.vector) + rules.split(shape, t.bk, schedule)

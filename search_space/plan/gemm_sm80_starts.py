@@ -9,10 +9,11 @@ from __future__ import annotations
 from rooftile.problem import Problem
 
 from search_space.gpu_device import GpuDevice
-from search_space.plan.gemm_cuda_shape import Shape
+from search_space.plan.gemm_cuda_rules import widest
+from search_space.plan.gemm_cuda_shape import Shape, Side
 from search_space.plan.gemm_sm80_cost import predict
 from search_space.plan.gemm_sm80_space import NAME, check, parameters
-from search_space.plan.gemm_sm80_tile import STEP_BYTES
+from search_space.plan.gemm_sm80_tile import COPIES, STEP_BYTES
 from search_space.schedule import Schedule, Value
 
 _TILES = (
@@ -45,16 +46,17 @@ def candidates(problem: Problem, device: GpuDevice) -> list[Schedule]:
     """Good starts, the one expected to be fastest first; each tile once, with the best split of it."""
     shape, space = Shape.of(problem), parameters(problem, device)
     step = STEP_BYTES // shape.a.size
-    wide = {"copy_a": _copy(shape.a.pitch * shape.a.size, shape.a.align_bytes)}
-    wide |= {"copy_b": _copy(shape.b.pitch * shape.b.size, shape.b.align_bytes)}
+    wide = {f"copy_{x}": _copy(side) for x, side in (("a", shape.a), ("b", shape.b))}
     plain = set(wide.values()) == {"plain"}
     found: list[tuple[float, int, Schedule]] = []
     for i, (bm, bn, steps, warps_m, warps_n, stages) in enumerate(_TILES):
         values: dict[str, Value] = {
             "bm": bm, "bn": bn, "bk": steps * step, "warps_m": warps_m, "warps_n": warps_n,
             "stages": 2 if plain else stages, **wide, "store": "staged",
-            "vector": _vector(shape, bn // warps_n), "banks": "swizzle", "resident": 1, "lookahead": False, "raster": "m",
-            "group": 8, "split_k": 1, "split_sum": "last",
+            "vector": widest(shape.out_pitch, shape.out_size, shape.out_align_bytes, bn // warps_n)
+            // shape.out_size,
+            "banks": "swizzle", "resident": 1, "lookahead": False,
+            "raster": "m", "group": 8, "split_k": 1, "split_sum": "last",
         }  # fmt: skip
         legal = [
             s
@@ -66,16 +68,7 @@ def candidates(problem: Problem, device: GpuDevice) -> list[Schedule]:
     return [s for _, _, s in sorted(found, key=lambda x: x[:2])][:_MOST]
 
 
-def _copy(pitch_bytes: int, align_bytes: int) -> str:
-    """The widest copy that both the pitch and the base are a multiple of."""
-    return next((f"cp_async_{w}" for w in (16, 8, 4) if not pitch_bytes % w and not align_bytes % w), "plain")
-
-
-def _vector(shape: Shape, columns: int) -> int:
-    """As many elements as one access may move here."""
-    size = shape.out_size
-    fits = (
-        v for v in (16 // size, 8 // size, 4 // size, 2 // size)
-        if v and not columns % v and not shape.out_pitch * size % (v * size) and not shape.out_align_bytes %
-    (v * size) )  # fmt: skip
-    return next(fits, 1)
+def _copy(side: Side) -> str:
+    """The widest cp.async that base and pitch are a multiple of."""
+    width = widest(side.pitch, side.size, side.align_bytes, 16)
+    return next((name for name, w in COPIES.items() if w and w == width), "plain")

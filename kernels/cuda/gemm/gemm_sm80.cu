@@ -6,7 +6,9 @@
 // one whose m is, the planner exchanges A and B). Sizes and pitches are arguments: one build serves all of them.
 //
 // The planner (search_space/plan/gemm_sm80_plan.py) gives the types, facets and the schedule as macros.
+#include "epilogue/reduce.cuh"
 #include "epilogue/store.cuh"
+#include "sched/arguments.cuh"
 #include "sched/raster.cuh"
 #include "sched/split_k.cuh"
 #include "tile/stages.cuh"
@@ -29,11 +31,10 @@ static_assert(STAGES >= 2, "one stage is filled while another is read");
 
 using PlaceA = Operand<A, RT_A_K_CONTIGUOUS, BM, BK, RT_SWIZZLE>;
 using PlaceB = Operand<B, RT_B_K_CONTIGUOUS, BN, BK, RT_SWIZZLE>;
-using StreamA = Stream<A, PlaceA, BM, BK, RT_COPY_A, THREADS>;
-using StreamB = Stream<B, PlaceB, BN, BK, RT_COPY_B, THREADS>;
+// RT_COPY: bytes of a cp.async; 0: element by element through registers.
+using StreamA = Stream<A, PlaceA, BM, BK, RT_COPY_A != 0, RT_COPY_A ? RT_COPY_A : BYTES<A>, THREADS>;
+using StreamB = Stream<B, PlaceB, BN, BK, RT_COPY_B != 0, RT_COPY_B ? RT_COPY_B : BYTES<B>, THREADS>;
 constexpr int STEPS = BK / PlaceA::STEP;
-
-enum Split { WHOLE = 0, REDUCE = 1, LAST = 2 };  // who adds up the parts of k: nobody, a second entry, the last block
 
 using Done = epilogue::Finish<Acc, Out, RT_BIAS_TYPE, RT_ALPHA, RT_BETA, RT_BIAS, RT_ACTIVATION, RT_RESIDUAL, RT_SCALE_A,
                               RT_SCALE_B>;
@@ -41,27 +42,12 @@ using Done = epilogue::Finish<Acc, Out, RT_BIAS_TYPE, RT_ALPHA, RT_BETA, RT_BIAS
 // Shared memory: all stages of A, then all of B. When all of k is done the same bytes serve the epilogue: a piece
 // for each warp, or the word in which thread 0 tells how many parts of k are there.
 constexpr int A_BYTES = PlaceA::Place::BYTES, B_BYTES = PlaceB::Place::BYTES;
-constexpr int PIECE_BYTES = RT_STAGED ? epilogue::staged_bytes(WN) : 0;
+constexpr int PIECE_BYTES = RT_STAGED ? epilogue::staged_bytes(16, WN) : 0;
 constexpr int SMEM_BYTES = most(STAGES * (A_BYTES + B_BYTES), WARPS_M * WARPS_N * PIECE_BYTES);
 static_assert(SMEM_BYTES == RT_SMEM_BYTES, "the planner asks for as much shared memory as is used");
 static_assert(A_BYTES % 16 == 0 && B_BYTES % 16 == 0, "every tile begins aligned to 16 bytes");
 
 }  // namespace
-
-#define RT_ARGUMENTS                                                                                                 \
-    const char *a, const char *b, const char *c, char *out, const char *bias, const char *residual,                  \
-        const float *scale_a, const float *scale_b, unsigned char *workspace, long long m, long long n, long long k, \
-        long long batch, long long ld_a, long long ld_b, long long ld_c, long long ld_out, long long ld_residual,    \
-        long long stride_a, long long stride_b, long long stride_c, long long stride_out, long long stride_residual, \
-        long long splits, long long group, long long along_m, long long partials_at, float alpha, float beta
-
-#define RT_OPERANDS_OF(ENTRY)                                                                            \
-    {                                                                                                    \
-        c + (ENTRY) * stride_c * BYTES<Out>, out + (ENTRY) * stride_out * BYTES<Out>, bias,              \
-            residual + (ENTRY) * stride_residual * BYTES<Out>,                                           \
-            scale_a + (RT_SCALE_A == 2 ? (ENTRY) * m : 0), scale_b + (RT_SCALE_B == 2 ? (ENTRY) * n : 0), \
-            ld_c, ld_out, ld_residual, alpha, beta                                                       \
-    }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUMENTS) {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -71,11 +57,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
     const int first_row = tile.row * BM, first_column = tile.column * BN;
     const long long entry = tile.batch;
 
-    // This block's part of k, in tiles. A product with nothing to it (k or alpha is 0) has none.
+    // A product with nothing to it (k or alpha is 0) has no tiles of k.
     const int k_tiles = RT_ALPHA == epilogue::ZERO ? 0 : ceil_div(k, BK);
-    const int per_split = ceil_div(k_tiles, splits);
-    const int k_first = least(tile.split * static_cast<long long>(per_split), k_tiles);
-    const int count = least(per_split, k_tiles - k_first);
+    const sched::Part part = sched::part_of(k_tiles, splits, tile.split);
+    const int count = part.count;
 
     const View view_a = {a + entry * stride_a * BYTES<A>, ld_a * BYTES<A>, first_row, static_cast<int>(m) - first_row,
                          static_cast<int>(k)};
@@ -101,8 +86,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
 #pragma unroll 1
     for (int i = 0; i < STAGES - 1; ++i) {
         if (i < count) {
-            stream_a.load(ring_a + i * A_BYTES, view_a, k_first + i);
-            stream_b.load(ring_b + i * B_BYTES, view_b, k_first + i);
+            stream_a.load(ring_a + i * A_BYTES, view_a, part.first + i);
+            stream_b.load(ring_b + i * B_BYTES, view_b, part.first + i);
             stream_a.store(ring_a + i * A_BYTES);
             stream_b.store(ring_b + i * B_BYTES);
         }
@@ -125,8 +110,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
         const unsigned to_a = ring_a + filling * A_BYTES, to_b = ring_b + filling * B_BYTES;
         const bool more = i + STAGES - 1 < count;
         if (more) {
-            stream_a.load(to_a, view_a, k_first + i + STAGES - 1);
-            stream_b.load(to_b, view_b, k_first + i + STAGES - 1);
+            stream_a.load(to_a, view_a, part.first + i + STAGES - 1);
+            stream_b.load(to_b, view_b, part.first + i + STAGES - 1);
         }
         ptx::cp_async_commit_group();
         reading = reading + 1 == STAGES ? 0 : reading + 1;
@@ -162,12 +147,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
         }
     }
 
-    if constexpr (RT_SPLIT == LAST) {
+    if constexpr (RT_SPLIT == sched::LAST) {
         const long long place = (entry * tiles_m + tile.row) * tiles_n + tile.column;
         unsigned* counters = reinterpret_cast<unsigned*>(workspace);
         unsigned char* partials = workspace + partials_at + place * splits * (static_cast<long long>(BM) * BN * 4);
         __syncthreads();  // the last stage is read, so its bytes can hold the flag
-        if (!sched::last_to_arrive<MI, NI, THREADS>(sums, partials, counters + place, splits, tile.split,
+        if (!sched::last_to_arrive<THREADS>(sums, partials, counters + place, splits, tile.split,
                                                     reinterpret_cast<unsigned*>(shared)))
             return;
     }
@@ -176,11 +161,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
     const int rows = static_cast<int>(m) - first_row - warp_row, columns = static_cast<int>(n) - first_column - warp_column;
     const int row = first_row + warp_row, column = first_column + warp_column;
     unsigned char* piece = shared + warp * PIECE_BYTES;
-    if constexpr (RT_SPLIT == REDUCE) {
-        // Rows of the parts are padded to whole vectors of 16 bytes.
-        epilogue::Operands parts = {};
-        parts.ld_out = (n + 3) / 4 * 4;
-        parts.out = reinterpret_cast<char*>(workspace + partials_at) + (tile.split * batch + entry) * m * parts.ld_out * 4;
+    if constexpr (RT_SPLIT == sched::REDUCE) {
+        const epilogue::Operands parts = sched::parts_of(workspace + partials_at, m, n, batch, tile.split, entry);
         if constexpr (RT_STAGED)
             epilogue::store_staged<epilogue::Keep<Acc>, MI, NI, 4>(parts, sums, row, column, rows, columns, piece);
         else
@@ -195,36 +177,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
 }
 
 #if RT_SPLIT == 1
-// The second entry where k is split for it: adds up the parts in the order of k and finishes. One thread for four
-// neighbours of a row; blocks of 256.
-extern "C" __global__ void __launch_bounds__(256) reduce(RT_ARGUMENTS) {
-    constexpr int QUAD = 4, VECTOR = least(QUAD, RT_VECTOR);
-    const long long quads = (n + QUAD - 1) / QUAD, place = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-    const long long line = place / quads, entry = line / m;
-    if (entry >= batch) return;
-    const int row = static_cast<int>(line % m), column = static_cast<int>(place % quads) * QUAD;
-    const int columns = static_cast<int>(n) - column;
-    const unsigned char* from = workspace + partials_at + place * (QUAD * 4);
-
-    Acc sums[QUAD] = {};
-#pragma unroll 1
-    for (long long split = 0; split < splits; ++split, from += batch * m * quads * (QUAD * 4)) {
-        epilogue::Pack<F32, QUAD> part;
-        part.load(from, columns);
-#pragma unroll
-        for (int i = 0; i < QUAD; ++i) {
-            Acc x;
-            epilogue::from_word(x, part.words[i]);
-            sums[i] += x;
-        }
-    }
-    const epilogue::Operands operands = RT_OPERANDS_OF(entry);
-#pragma unroll
-    for (int i = 0; i < QUAD; i += VECTOR) {
-        Acc x[VECTOR];
-#pragma unroll
-        for (int v = 0; v < VECTOR; ++v) x[v] = sums[i + v];
-        if (i < columns) Done::row<VECTOR>(operands, x, row, column + i, columns - i);
-    }
+// The second entry where k is split for it.
+extern "C" __global__ void __launch_bounds__(epilogue::REDUCE_THREADS) reduce(RT_ARGUMENTS) {
+    const epilogue::Quad quad = epilogue::quad_of(m, n, batch);
+    if (quad.entry >= batch) return;
+    const epilogue::Operands operands = RT_OPERANDS_OF(quad.entry);
+    epilogue::add_parts<Done, least(epilogue::QUAD, RT_VECTOR)>(operands, workspace + partials_at, quad, splits,
+                                                                static_cast<int>(n) - quad.column);
 }
 #endif

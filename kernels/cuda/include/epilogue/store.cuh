@@ -53,20 +53,36 @@ __device__ __forceinline__ void read(Acc (&x)[V], const Acc* from) {
 /// Words between two rows of a warp's piece: 8 or 24 more than a multiple of 32, so that the four rows that half a
 /// warp writes at once use different banks.
 __host__ __device__ constexpr int staged_pitch(int columns) { return columns % 16 ? columns : columns + 8; }
-__host__ __device__ constexpr int staged_bytes(int columns) { return 16 * staged_pitch(columns) * 4; }
+__host__ __device__ constexpr int staged_bytes(int rows, int columns) { return rows * staged_pitch(columns) * 4; }
+
+/// Finish ROWS rows that lie in the warp's piece, and write them. `rows` and `columns`: what of them is inside.
+template <class Finish, int ROWS, int COLUMNS, int VECTOR>
+__device__ __forceinline__ void store_piece(const Operands& o, const unsigned char* piece, int row, int column, int rows,
+                                            int columns) {
+    using Acc = typename Finish::Acc;
+    constexpr int PER_ROW = COLUMNS / VECTOR;
+    static_assert(COLUMNS % VECTOR == 0, "rows are whole vectors");
+    const Acc* staged = reinterpret_cast<const Acc*>(piece);
+#pragma unroll 1
+    for (int slot = threadIdx.x % 32; slot < ROWS * PER_ROW; slot += 32) {
+        const int r = slot / PER_ROW, c = slot % PER_ROW * VECTOR;
+        if (r < rows && c < columns) {
+            Acc x[VECTOR];
+            read<VECTOR>(x, &staged[r * staged_pitch(COLUMNS) + c]);
+            Finish::template row<VECTOR>(o, x, row + r, column + c, columns - c);
+        }
+    }
+}
 
 template <class Finish, int MI, int NI, int VECTOR>
 __device__ __forceinline__ void store_staged(const Operands& o, const typename Finish::Acc (&sums)[MI][NI][4], int row,
                                              int column, int rows, int columns, unsigned char* piece) {
-    using Acc = typename Finish::Acc;
-    constexpr int COLUMNS = NI * 8, PITCH = staged_pitch(COLUMNS), PER_ROW = COLUMNS / VECTOR, TOTAL = 16 * PER_ROW;
-    static_assert(COLUMNS % VECTOR == 0, "rows are whole vectors");
+    constexpr int COLUMNS = NI * 8, PITCH = staged_pitch(COLUMNS);
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const Acc* staged = reinterpret_cast<const Acc*>(piece);
     const unsigned write = ptx::shared_address(piece) + (g * PITCH + t * 2) * 4;
 #pragma unroll
     for (int i = 0; i < MI; ++i) {
-        __syncwarp();  // the rows before are read
+        if (i > 0) __syncwarp();  // the rows before are read
 #pragma unroll
         for (int j = 0; j < NI; ++j)
 #pragma unroll
@@ -74,14 +90,7 @@ __device__ __forceinline__ void store_staged(const Operands& o, const typename F
                 ptx::st_shared_v2_b32(write + (half * 8 * PITCH + j * 8) * 4, word(sums[i][j][half * 2]),
                                       word(sums[i][j][half * 2 + 1]));
         __syncwarp();  // these rows are written
-#pragma unroll 1
-        for (int slot = lane; slot < TOTAL; slot += 32) {
-            const int r = slot / PER_ROW, c = slot % PER_ROW * VECTOR;
-            Acc x[VECTOR];
-            read<VECTOR>(x, &staged[r * PITCH + c]);
-            if (i * 16 + r < rows && c < columns)
-                Finish::template row<VECTOR>(o, x, row + i * 16 + r, column + c, columns - c);
-        }
+        store_piece<Finish, 16, COLUMNS, VECTOR>(o, piece, row + i * 16, column, rows - i * 16, columns);
     }
 }
 

@@ -1,9 +1,9 @@
 // How do the threads of a block bring one tile of an operand from global to shared memory?
 //
 // Each copies pieces of rows, its neighbours the pieces beside. Rows and bytes outside the operand become zeros, so
-// that the products there add nothing. WIDTH 16, 8, 4: cp.async of that many bytes, to which base and rows must be
-// aligned. WIDTH 0: element by element through registers, for any address: `load` before and `store` after whatever
-// is to hide the way to memory.
+// that the products there add nothing. ASYNC: cp.async of WIDTH bytes (16, 8 or 4). Else through registers, by reads of
+// WIDTH bytes (one element, for any address, up to 16): `load` before and `store` after whatever is to hide the way to
+// memory. Base and rows are aligned to WIDTH.
 #pragma once
 
 #include "ptx/address.cuh"
@@ -23,9 +23,8 @@ struct Window {
     int row_bytes;          // of each such row that are inside
 };
 
-template <class T, class Layout, int WIDTH, int THREADS>
+template <class T, class Layout, bool ASYNC, int WIDTH, int THREADS>
 struct Copy {
-    static constexpr bool ASYNC = WIDTH != 0;
     static constexpr int PIECE = ASYNC ? WIDTH : CHUNK;
     static constexpr int PER_ROW = Layout::ROW_BYTES / PIECE;
     // The block is ACROSS threads wide and DOWN rows high; it goes down the tile, and then for the rest of wider rows.
@@ -36,11 +35,11 @@ struct Copy {
     static constexpr int TURNS = TURNS_ACROSS * TURNS_DOWN;
     static constexpr int UNROLL = TURNS_DOWN <= 8 ? TURNS_DOWN : 4;
 
-    static_assert(WIDTH == 0 || WIDTH == 4 || WIDTH == 8 || WIDTH == 16, "what cp.async can copy");
+    static_assert(WIDTH == 4 || WIDTH == 8 || WIDTH == 16 || (!ASYNC && WIDTH == BYTES<T>), "what one access can move");
 
     unsigned held[ASYNC ? 1 : TURNS][4];
 
-    /// Start the copies (WIDTH over 0), or read into registers (0).
+    /// Start the copies, or read into registers.
     __device__ __forceinline__ void load(unsigned tile, const Window& w) {
         const int thread = threadIdx.x, first = thread / ACROSS;
         const long long stride = DOWN * w.pitch_bytes;
@@ -97,7 +96,23 @@ struct Copy {
                (PER_ROW % ACROSS == 0 || at < Layout::ROW_BYTES);
     }
 
+    /// The first `bytes` bytes at `from`, then zeros. Nothing past them is read: a row may be the operand's last.
     static __device__ __forceinline__ void read(unsigned (&words)[4], const char* from, int bytes) {
+        if constexpr (WIDTH > BYTES<T>) {
+            if (bytes == CHUNK) {
+                if constexpr (WIDTH == 16) {
+                    const uint4 x = *reinterpret_cast<const uint4*>(from);
+                    words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
+                } else if constexpr (WIDTH == 8) {
+                    const uint2 x = reinterpret_cast<const uint2*>(from)[0], y = reinterpret_cast<const uint2*>(from)[1];
+                    words[0] = x.x, words[1] = x.y, words[2] = y.x, words[3] = y.y;
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) words[i] = reinterpret_cast<const unsigned*>(from)[i];
+                }
+                return;
+            }
+        }
         using Bits = typename T::Bits;
         constexpr int SIZE = sizeof(Bits);
 #pragma unroll

@@ -35,4 +35,17 @@ struct Layout {
     }
 };
 
+/// Rows that lie PAD bytes apart and as they are in global memory.
+template <int ROWS_, int ROW_BYTES_, int PAD>
+struct Padded {
+    static constexpr int ROWS = ROWS_;
+    static constexpr int ROW_BYTES = ROW_BYTES_;
+    static constexpr int PITCH = ROW_BYTES + PAD;
+    static constexpr int BYTES = ROWS * PITCH;
+
+    static_assert(ROW_BYTES % CHUNK == 0 && PAD % CHUNK == 0, "rows are whole chunks");
+
+    static __device__ __forceinline__ int at(int row, int chunk) { return row * PITCH + chunk * CHUNK; }
+};
+
 }  // namespace tile

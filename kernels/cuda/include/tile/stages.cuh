@@ -6,49 +6,10 @@
 // newest STAGES - 2 groups" always means "tile i and before".
 #pragma once
 
-#include "tile/copy.cuh"
 #include "tile/fragment.cuh"
+#include "tile/stream.cuh"
 
 namespace tile {
-
-/// One operand as this block sees it: EXTENT of m (or n) from `first` on, all of k.
-struct View {
-    const char* data;       // of the batch entry
-    long long pitch_bytes;  // between its rows
-    int first;
-    int left;               // of m (or n) from `first` on, over 0
-    int k;
-};
-
-template <class T, class O, int EXTENT, int DEPTH, int WIDTH, int THREADS>
-struct Stream {
-    using Mover = Copy<T, typename O::Place, WIDTH, THREADS>;
-    static constexpr int SIZE = BYTES<T>;
-
-    Mover mover;
-
-    /// Tile `index` of k, whose first k is inside the operand.
-    static __device__ __forceinline__ Window window(const View& v, int index) {
-        const int from = index * DEPTH;
-        const int deep = least(v.k - from, DEPTH), wide = least(v.left, EXTENT);
-        Window w;
-        w.safe = v.data;
-        w.pitch_bytes = v.pitch_bytes;
-        if constexpr (O::K_CONTIGUOUS) {
-            w.start = v.data + v.first * v.pitch_bytes + static_cast<long long>(from) * SIZE;
-            w.rows = wide;
-            w.row_bytes = deep * SIZE;
-        } else {
-            w.start = v.data + from * v.pitch_bytes + static_cast<long long>(v.first) * SIZE;
-            w.rows = deep;
-            w.row_bytes = wide * SIZE;
-        }
-        return w;
-    }
-
-    __device__ __forceinline__ void load(unsigned stage, const View& v, int index) { mover.load(stage, window(v, index)); }
-    __device__ __forceinline__ void store(unsigned stage) const { mover.store(stage); }
-};
 
 /// What one warp multiplies: MI x NI fragments at row `row`, column `column` of the block's tile.
 template <class A, class B, class OA, class OB, int MI, int NI>

@@ -1,0 +1,102 @@
+"""What do the CUDA GEMM families refuse alike: shared memory, registers, alignment, parts of k?"""
+
+from __future__ import annotations
+
+from search_space.gpu_device import GpuDevice
+from search_space.plan.gemm_cuda_shape import Shape
+from search_space.schedule import Schedule
+from search_space.violation import Number, Violation
+
+MOST_WARPS = 16
+"""Of a block: more would have under 128 registers a thread."""
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+
+
+def warps(extents: tuple[tuple[str, int, int, int], ...], what: str) -> list[Violation]:
+    """Whether warps share the tile in whole fragments; (name, extent, warps along it, extent of a
+    fragment)."""
+    found = []
+    for name, extent, count, unit in extents:
+        if extent % (count * unit):
+            numbers: dict[str, Number] = {name: extent, "warps": count, "fragment": unit}
+            message = f"{count} warps do not share {name} = {extent} in fragments of {unit} ({what})"
+            found.append(Violation("warp_tile", message, numbers))
+    total = extents[0][2] * extents[1][2]
+    if total > MOST_WARPS:
+        message = f"{total} warps; a block has {MOST_WARPS} at most here"
+        found.append(Violation("warps", message, {"warps": total, "most": MOST_WARPS}))
+    return found
+
+
+def memory(device: GpuDevice, needed: int, what: str, threads: int, resident: int) -> list[Violation]:
+    """Whether `resident` blocks of so many threads that need so many bytes of shared memory fit on an SM."""
+    there, found = device.smem_block_bytes, []
+    if needed > there:
+        message = f"{what} need {needed} bytes of shared memory; a block has {there}"
+        numbers: dict[str, Number] = {"needed": needed, "most": there}
+        found.append(Violation("shared_memory", message, numbers))
+    limits = device.arch.limits
+    shared = resident * (needed + limits.smem_reserved_bytes)
+    if resident > 1 and shared > limits.smem_sm_bytes:
+        message = f"{resident} blocks need {shared} bytes of shared memory; an SM has {limits.smem_sm_bytes}"
+        numbers = {"needed": shared, "most": limits.smem_sm_bytes, "resident": resident}
+        found.append(Violation("resident", message, numbers))
+    if resident * threads > limits.threads_sm:
+        message = f"{resident} blocks of {threads} threads are over the {limits.threads_sm} of an SM"
+        numbers = {"threads": threads, "most": limits.threads_sm, "resident": resident}
+        found.append(Violation("resident", message, numbers))
+    return found
+
+
+def registers(device: GpuDevice, needed: int, what: str, threads: int) -> list[Violation]:
+    """Whether `threads` threads on an SM can have so many registers each."""
+    limits = device.arch.limits
+    # Given out in units of 8 a thread (256 a warp).
+    there = min(limits.registers_thread, limits.registers_sm // threads // 8 * 8)
+    if needed <= there:
+        return []
+    message = f"{what} need about {needed} registers; {threads} threads have {there}"
+    return [Violation("registers", message, {"needed": needed, "most": there, "threads": threads})]
+
+
+def aligned(name: str, what: str, pitch: int, align: int, width: int) -> list[Violation]:
+    """Accesses of `width` bytes need pitch and base to be a multiple of it."""
+    found = []
+    if pitch % width:
+        message = f"{name}: {what} are {pitch} bytes apart, no multiple of an access of {width}"
+        found.append(Violation("alignment", message, {"pitch_bytes": pitch, "access_bytes": width}))
+    if align % width:
+        message = f"{name}: {what} are aligned to {align} bytes, not to an access of {width}"
+        found.append(Violation("alignment", message, {"align_bytes": align, "access_bytes": width}))
+    return found
+
+
+def store(shape: Shape, columns: int, vector: int) -> list[Violation]:
+    """Whether results can leave `vector` at a time from a warp's `columns`."""
+    found = []
+    if columns % vector:
+        message = f"a warp's {columns} columns are no whole vectors of {vector}"
+        found.append(Violation("vector", message, {"vector": vector, "columns": columns}))
+    pitch = shape.out_pitch * shape.out_size
+    return found + aligned("vector", "rows of out", pitch, shape.out_align_bytes, vector * shape.out_size)
+
+
+def split(shape: Shape, bk: int, s: Schedule) -> list[Violation]:
+    """Whether k can be split into so many parts."""
+    splits = s.integer("split_k")
+    if splits == 1:
+        if s.text("split_sum") != "last":
+            return [Violation("split", "split_sum is last where k is not split", {"split_k": 1})]
+        return []
+    k_tiles = -(-shape.k_work // bk)
+    if splits <= k_tiles:
+        return []
+    message = f"{splits} parts of {k_tiles} tiles of k"
+    return [Violation("split", message, {"split_k": splits, "k_tiles": k_tiles})]
+
+
+def widest(pitch: int, size: int, align_bytes: int, elements: int) -> int:
+    """Bytes of the widest access (16 at most, one element at least) that the base, the pitch in elements and
+    a row of so many elements are a multiple of."""
+    fits = (w for w in (16, 8, 4, 2) if w > size and not pitch * size % w and not align_bytes % w)
+    return next((w for w in fits if not elements * size % w), size)
