@@ -34,12 +34,13 @@ from worker.compile.nvrtc import cuda_archs_here
 from worker.compile.toolchain import find_compiler
 from worker.errors import CompileFailure, CompilerMissingError, DiskFullError, OperationError
 from worker.keeper import LEASE_S, Keeper, Stopping
+from worker.verify.identity import NAME, proof_identity
 
 _log = structlog.get_logger("rooftile.compile")
 
-# What the worker cannot work without. The claims go back, and the process ends with the sentence.
 # The compiler did its work, and what it says of the kernel refuses the schedule.
 _REJECTIONS = (TrialReason.SPILLS, TrialReason.RESOURCE_LIMIT)
+# What the worker cannot work without. The claims go back, and the process ends with the sentence.
 FATAL = (CompilerMissingError, DiskFullError, StoreFull)
 
 
@@ -204,14 +205,22 @@ def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed
                 "violations": told,
             }
             return Failed(TrialState.REJECTED, TrialReason.ILLEGAL, evidence)
+        structure = None
+        if is_cuda(device.arch.name):
+            structure = proof_structure(family.structure(problem, device, schedule))
         return Task(
             claim,
             family.build(problem, device, schedule),
             family.plan(problem, device, schedule),
-            family.structure(problem, device, schedule) if is_cuda(device.arch.name) else None,
+            structure,
         )
     except Exception as error:  # noqa: BLE001 - one schedule's fault must not end the others
         return _internal(error)
+
+
+def proof_structure(structure: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verdict is remembered by, beside family and toolchain: the structure, and who judged it."""
+    return {**structure, NAME: proof_identity()}
 
 
 def compile_outcome(task: Task, outcome: Artifact | Exception, pool: Artifact | None) -> CompileOutcome:

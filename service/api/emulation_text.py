@@ -58,7 +58,8 @@ def _lines(run: EmulationRecord, trial_id: int) -> Iterator[str]:
     yield f"{_WORDS[run.state]}{reason}"
     yield f"  {_whose(run, trial_id)}"
     yield f"  schedule run: {_schedule(run.schedule)}"
-    yield "  structure: " + ", ".join(f"{name} {value}" for name, value in run.structure.items())
+    named = (f"{name} {value}" for name, value in run.structure.items() if name != "emulator")
+    yield "  structure: " + ", ".join(named)
     if run.seconds is not None:
         yield f"  {len(run.checks)} runs in {run.seconds:.1f} s, seeds {_listed(run.seeds)}"
     for check in run.checks:

@@ -201,7 +201,7 @@ def test_an_admin_publishes_what_nobody_proved(client: TestClient, as_token: Any
         )
         made = releases.create(s, new)
     path = f"/v1/releases/{made.id}:publish"
-    assert as_token({Scope.READ, Scope.SUBMIT}).post(path).status_code == 403
+    assert as_token(seed.token(Scope.READ, Scope.SUBMIT)).post(path).status_code == 403
     shown = client.post(path).json()
     assert (shown["state"], shown["unproven"]) == ("published", True)
     assert client.post("/v1/releases/99:publish").status_code == 404

@@ -20,7 +20,7 @@ from search_space.registry import get_family
 from service.paths import device_lock_path, open_lock_file
 from service.store import devices, jobs, migrate, trials, workers
 from service.store.database import Database
-from service.store.enums import JobProblemState, JobState, ProposalSource, TrialState
+from service.store.enums import JobProblemState, JobState, ProposalSource, TrialState, WorkerKind
 from service.store.records import NewJob, NewJobProblem, NewTrial, ProblemRecord
 
 PROBLEM = Gemm(4, 96, 96, "f32")
@@ -135,6 +135,28 @@ def test_a_trial_goes_through_both_processes_and_survives_a_kill(
             process.wait()
 
 
+def test_an_emulate_worker_reports_steps_back_and_stops_when_told(
+    store: Database, environment: dict[str, str]
+) -> None:
+    process = start(environment, "emulate")
+    try:
+
+        def reports() -> bool:
+            with store.read() as s:
+                return [row.kind for row in workers.alive(s)] == [WorkerKind.EMULATE]
+
+        wait_for("the emulate worker reports", reports)
+        nice = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[16])
+        assert nice == min(19, os.nice(0) + 10)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10.0) == 0
+        with store.read() as s:
+            assert workers.listing(s) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
 def said(process: subprocess.Popen[str], seconds: float = 40.0) -> str:
     _, text = process.communicate(timeout=seconds)
     assert process.returncode == 1
@@ -148,6 +170,12 @@ def test_why_a_worker_cannot_start_is_one_sentence(store: Database, environment:
     assert len(text.strip().splitlines()) == 1
     text = said(start(environment, "measure", "--device", "cpu-test-1-1-1c-x86-64-v3"))
     assert local_cpu().key in text
+    assert len(text.strip().splitlines()) == 1
+    # A GPU that is not in this machine is refused by its name, before anything else is looked at.
+    text = said(start(environment, "measure", "--device", "gpu-20b2-108sm-80g-p400"))
+    assert "The device gpu-20b2-108sm-80g-p400 is not here" in text
+    assert len(text.strip().splitlines()) == 1
+    text = said(start({**environment, "ROOFTILE_DATABASE_URL": "sqlite:////nowhere/at/all.db"}, "emulate"))
     assert len(text.strip().splitlines()) == 1
     text = said(start({**environment, "ROOFTILE_DATABASE_URL": "sqlite:////nowhere/at/all.db"}, "compile"))
     assert len(text.strip().splitlines()) == 1
