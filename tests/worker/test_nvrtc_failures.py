@@ -245,6 +245,35 @@ def test_killed_twice_during_one_compile_is_a_failure_of_that_compile(tmp_path: 
     assert compiles(root, tmp_path / "h", 8)
 
 
+class _Interrupted(Exception):
+    pass
+
+
+def test_who_gives_up_waiting_ends_the_compile(tmp_path: Path, root: Path) -> None:
+    """As a Ctrl-C does, which is an exception in the midst of waiting."""
+    assert compiles(root, tmp_path / "h")
+    host = find_nvrtc("sm_80").host
+    pid = host.pid
+
+    def interrupt(*_: object) -> None:
+        raise _Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(_Interrupted):
+            compile_kernel(spec("takes for ever"), home=tmp_path / "h", root=root)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    deadline = time.monotonic() + 5.0
+    while _children(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _children(pid) == []
+    assert compiles(root, tmp_path / "h", 8)
+    assert host.pid == pid
+
+
 def test_a_killed_worker_leaves_nothing_behind(tmp_path: Path, root: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from support.planted_cuda import spec\n"
