@@ -5,7 +5,10 @@ Operands are unsigned arrays of raw bits, of shapes that broadcast.
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -74,34 +77,58 @@ def cnot(type_: str, a: Any) -> Array:
 def lop3(a: Any, b: Any, c: Any, lut: int) -> Array:
     """lop3.b32: any function of three bits; bit 4a+2b+c of `lut` is its value there (9.7.8.6)."""
     inputs = raw(a, 32), raw(b, 32), raw(c, 32)
-    # Where more than half of the table is set, the complement has fewer terms.
-    table = lut & 0xFF
-    inverted = table.bit_count() > 4
-    if inverted:
-        table ^= 0xFF
-    total: Array = np.zeros((), np.uint32)
+    plan = _lop3_plan(lut & 0xFF)
+    if plan is not None:
+        (x, y, z), (not_x, not_y, not_z), first, second = plan
+        left, middle, right = inputs[x], inputs[y], inputs[z]
+        found = first(~left if not_x else left, ~middle if not_y else middle)
+        return np.asarray(second(found, ~right if not_z else right))
+    total: Array = np.zeros(np.broadcast_shapes(*(v.shape for v in inputs)), np.uint32)
     for row in range(8):
-        if table >> row & 1:
-            x, y, z = (v if row >> (2 - i) & 1 else ~v for i, v in enumerate(inputs))
-            total = total | (x & y & z)
-    if not total.ndim:
-        total = np.broadcast_to(total, np.broadcast_shapes(*(v.shape for v in inputs)))
-    return ~total if inverted else total.copy()
+        if lut >> row & 1:
+            p, q, r = (v if row >> (2 - i) & 1 else ~v for i, v in enumerate(inputs))
+            total = total | (p & q & r)
+    return total
+
+
+_Operation: TypeAlias = Callable[[Any, Any], Any]
+_Plan: TypeAlias = tuple[tuple[int, ...], tuple[bool, ...], _Operation, _Operation]
+
+
+@cache
+def _lop3_plan(lut: int) -> _Plan | None:
+    """Two operations that make the table, as most tables that compilers emit have; None without."""
+    columns = 0xF0, 0xCC, 0xAA  # what the table of a, of b, of c alone is
+    operations: tuple[_Operation, ...] = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
+    signs = sorted(itertools.product((False, True), repeat=3), key=sum)
+    for invert, order in itertools.product(signs, ((0, 1, 2), (0, 2, 1), (1, 2, 0))):
+        x, y, z = (columns[o] ^ (0xFF if n else 0) for o, n in zip(order, invert, strict=True))
+        for first, second in itertools.product(operations, repeat=2):
+            if int(second(first(x, y), z)) == lut:
+                return order, invert, first, second
+    return None
 
 
 def shl(type_: str, a: Any, b: Any) -> Array:
     """shl: zero-filled; amounts from the width on give 0 (9.7.8.8)."""
-    return _left(_raw(type_, a), raw(b, 32), bits_of(type_))
+    a = _raw(type_, a)
+    # numpy's shifts, unlike C's, are defined for amounts past the width: nothing or the sign is left.
+    out: Array = np.left_shift(a, _amount(b, a.dtype))
+    return out
 
 
 def shr(type_: str, a: Any, b: Any) -> Array:
     """shr: sign-filled for .s types; amounts are clamped to the width (9.7.8.9)."""
-    bits = bits_of(type_)
-    if type_[0] == "s":
-        amount = np.minimum(raw(b, 32), np.uint32(bits - 1)).astype(np.uint8)
-        found = typed(type_, a) >> amount.view(np.int8)
-        return found.view(unsigned(bits))
-    return _right(_raw(type_, a), raw(b, 32), bits)
+    value = typed(type_, a)
+    found = np.right_shift(value, _amount(b, value.dtype))
+    return found.view(unsigned(bits_of(type_)))
+
+
+def _amount(b: Any, dtype: Any) -> Array:
+    amount = raw(b, 32)
+    if dtype.itemsize == 4:
+        return amount.view(dtype)
+    return np.minimum(amount, np.uint32(255)).astype(dtype)
 
 
 def shf(direction: str, mode: str, a: Any, b: Any, c: Any) -> Array:
@@ -216,8 +243,10 @@ def bmsk(mode: str, a: Any, b: Any) -> Array:
 
 def prmt(a: Any, b: Any, c: Any, mode: str | None = None) -> Array:
     """prmt.b32: four bytes of {b, a} as the selectors in `c` say (9.7.9.7). `mode`: "f4e", "b4e", …"""
-    source = raw(a, 32).astype(np.uint64) | raw(b, 32).astype(np.uint64) << np.uint64(32)
-    control = raw(c, 32)
+    a, b, control = raw(a, 32), raw(b, 32), raw(c, 32)
+    if control.size == 1:
+        return _prmt_same(a, b, int(control.reshape(-1)[0]), mode, control.ndim)
+    source = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
     total: Array = np.zeros((), np.uint32)
     for i in range(4):
         if mode is None:
@@ -229,6 +258,23 @@ def prmt(a: Any, b: Any, c: Any, mode: str | None = None) -> Array:
             byte = (source >> table[control & np.uint32(3)] * np.uint64(8)).astype(np.uint8)
         total = total | byte.astype(np.uint32) << np.uint32(8 * i)
     return total
+
+
+def _prmt_same(a: Array, b: Array, control: int, mode: str | None, dimensions: int) -> Array:
+    """prmt with one control for all lanes: a choice among the eight bytes."""
+    shape = np.broadcast_shapes(a.shape, b.shape, (1,) * dimensions)
+    both = np.empty((*shape, 2), np.uint32)
+    both[..., 0], both[..., 1] = a, b
+    source = both.view(np.uint8)
+    if mode is not None:
+        select: tuple[int, ...] = _PRMT_MODES[mode][control & 3]
+    else:
+        select = tuple(control >> 4 * i & 15 for i in range(4))
+    chosen = source[..., [i & 7 for i in select]]
+    for i, s in enumerate(select):
+        if s >= 8:
+            chosen[..., i] = (chosen[..., i].view(np.int8) >> np.int8(7)).view(np.uint8)
+    return np.ascontiguousarray(chosen).view(np.uint32)[..., 0]
 
 
 def _raw(type_: str, a: Any) -> Array:

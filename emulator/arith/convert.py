@@ -122,14 +122,26 @@ def _float_to_float(d_type: str, a_type: str, a: Any, rnd: str | None, ftz: bool
     if a_type == "bf16" and d_type == "f32":
         return raw(a, 16).astype(np.uint32) << np.uint32(16)
     if a_type == "f32" and d_type == "bf16" and rnd == "rn" and not satfinite:
-        # numpy's way to a narrower float would go by f64; this is what it comes to.
-        bits = raw(a, 32)
-        return (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)).astype(
-            np.uint16
-        ) | (np.uint16(0x7FFF) * (bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)))
+        return (_nearest(raw(a, 32), 16) >> np.uint32(16)).astype(np.uint16)
+    if d_type == "tf32" and a_type == "f32" and rnd in ("rn", "rna") and not satfinite:
+        return _nearest(raw(a, 32), 13, away=rnd == "rna") & np.uint32(0xFFFFE000)
     if a_type == "f32" and d_type == "f16" and rnd == "rn" and not satfinite:
         return np.asarray(raw(a, 32).view(np.float32).astype(np.float16)).view(np.uint16)
     return _narrow(d_type, numbers(a_type, a).astype(np.float64), rnd or "rn", satfinite)
+
+
+def _nearest(bits: Array, cut: int, away: bool = False) -> Array:
+    """f32 rounded to the nearest number without its lower `cut` bits, which still have to be cut off.
+
+    An overflow runs over into the code of infinity, as it should. NaN becomes 0x7fffffff.
+    """
+    half = np.uint32(1 << (cut - 1))
+    if away:
+        rounded = bits + half
+    else:
+        rounded = bits + ((bits >> np.uint32(cut) & np.uint32(1)) + (half - np.uint32(1)))
+    nan = bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+    return np.where(nan, np.uint32(0x7FFFFFFF), rounded) if nan.any() else rounded
 
 
 def _narrow(d_type: str, x: Array, rnd: str, satfinite: bool) -> Array:
@@ -179,6 +191,9 @@ def _packed(d_type: str, a_type: str, a: Any, b: Any, rnd: str, relu: bool, satf
     else:
         source = a_type
     target = d_type[:-2]
+    if target == "bf16" and source == "f32" and rnd == "rn" and not (relu or satfinite):
+        upper = _nearest(raw(a, 32), 16) & np.uint32(0xFFFF0000)
+        return upper | _nearest(raw(b, 32), 16) >> np.uint32(16)
     high, low = (_one(target, source, v, rnd, relu, satfinite) for v in (a, b))
     width = _PACKED.get(d_type, 16)
     return (high.astype(np.uint32) << np.uint32(width) | low).astype(unsigned(2 * width))

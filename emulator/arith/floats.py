@@ -94,7 +94,12 @@ def fma(type_: str, a: Any, b: Any, c: Any, rnd: str = "rn", ftz: bool = False, 
             return _fma64(x, y, z, rnd).view(np.uint64)
         # The product of two f32 is exact in f64.
         product = np.multiply(_read(a, ftz), _read(b, ftz), dtype=np.float64)
-        return _write(_sum32(product, _read(c, ftz).astype(np.float64), rnd), ftz, sat)
+        addend = _read(c, ftz).astype(np.float64)
+        if rnd == "rn" and not sat:
+            found = _fma32_usual(product, addend)
+            if found is not None:
+                return found
+        return _write(_sum32(product, addend, rnd), ftz, sat)
 
 
 def neg(type_: str, a: Any, ftz: bool = False) -> Array:
@@ -260,6 +265,19 @@ def _sum32(x: Array, y: Array, rnd: str) -> Array:
     if rnd == "rm":  # an exact 0 of two numbers with different signs is -0 when rounding down
         found = np.where((total == 0) & (np.signbit(x) != np.signbit(y)), np.float32(-0.0), found)
     return found
+
+
+def _fma32_usual(x: Array, y: Array) -> Array | None:
+    """x + y as f32 by way of f64, None where that could round twice or the result is not a normal number.
+
+    Rounding twice goes wrong only if f64 lands on the middle between two f32, where the lower 29 bits say so.
+    """
+    total = np.asarray(x + y)
+    found = np.asarray(total.astype(np.float32)).view(np.uint32)
+    doubtful = total.view(np.uint64) & np.uint64(0x1FFFFFFF) == np.uint64(0x10000000)
+    # True for the exponents 0 and 255.
+    doubtful |= found + np.uint32(0x00800000) & np.uint32(0x7F000000) == 0
+    return None if doubtful.any() else found
 
 
 def _add64(x: Array, y: Array, rnd: str) -> Array:

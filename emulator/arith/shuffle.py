@@ -8,6 +8,7 @@ inactive lanes get is of no meaning.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,25 @@ def shfl(
     Undefined is what comes from a lane that is not active or not in the membermask.
     """
     a = raw(a, 32)
+    one = _same_for_all(b, c, membermask)
+    if one is not None:
+        return _shfl_same(mode, a, *one, active)
     amount = (raw(b, 32) & np.uint32(31)).astype(np.int64)
     bound = (raw(c, 32) & np.uint32(31)).astype(np.int64)
     segment = (raw(c, 32) >> np.uint32(8) & np.uint32(31)).astype(np.int64)
     shape = np.broadcast_shapes(a.shape, amount.shape, bound.shape, np.shape(active), np.shape(membermask))
     shape = (*shape[:-1], LANES)
+    source, inside = _source(mode, amount, bound, segment)
+    inside = np.broadcast_to(inside, shape)
+    source = np.where(inside, source, _LANE)
+    found = np.take_along_axis(np.broadcast_to(a, shape), source, -1)
+    running = np.take_along_axis(np.broadcast_to(np.asarray(active, np.bool_), shape), source, -1)
+    member = raw(membermask, 32) >> source.astype(np.uint32) & np.uint32(1) == 1
+    return found, inside, ~(running & member)
+
+
+def _source(mode: str, amount: Array, bound: Array, segment: Array) -> tuple[Array, Bools]:
+    """The lane that each lane reads, and whether it is inside its segment."""
     least = _LANE & segment
     most = least | (bound & ~segment)
     match mode:
@@ -53,12 +68,40 @@ def shfl(
             inside = source <= most
         case _:
             raise ValueError(f"unknown mode {mode} of shfl")
-    inside = np.broadcast_to(inside, shape)
+    return np.asarray(source), np.asarray(inside)
+
+
+def _same_for_all(b: Any, c: Any, membermask: Any) -> tuple[int, int, int] | None:
+    """The three operands as numbers where all lanes have the same, as they mostly do."""
+    arrays = [np.asarray(v) for v in (b, c, membermask)]
+    if not all(v.size == 1 or not any(v.strides) for v in arrays) or not all(v.size for v in arrays):
+        return None
+    first, second, third = (int(v.flat[0]) for v in arrays)
+    return first, second, third
+
+
+def _shfl_same(mode: str, a: Array, b: int, c: int, mask: int, active: Any) -> tuple[Array, Bools, Bools]:
+    source, inside, member = _shfl_plan(mode, b & 31, c & 31, c >> 8 & 31, mask & 0xFFFFFFFF)
+    running = np.asarray(active, np.bool_)
+    shape = (*np.broadcast_shapes(a.shape, running.shape)[:-1], LANES)
+    if a.shape[-1:] != (LANES,):
+        a = np.broadcast_to(a, shape)
+    if running.shape[-1:] != (LANES,):
+        running = np.broadcast_to(running, shape)
+    undefined = ~(running[..., source] & member)
+    return (
+        np.broadcast_to(a[..., source], shape),
+        np.broadcast_to(inside, shape),
+        np.broadcast_to(undefined, shape),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _shfl_plan(mode: str, amount: int, bound: int, segment: int, mask: int) -> tuple[Array, Bools, Bools]:
+    """For operands that all lanes share: the source lanes, which are inside, and which are members."""
+    source, inside = _source(mode, np.asarray(amount), np.asarray(bound), np.asarray(segment))
     source = np.where(inside, source, _LANE)
-    found = np.take_along_axis(np.broadcast_to(a, shape), source, -1)
-    running = np.take_along_axis(np.broadcast_to(np.asarray(active, np.bool_), shape), source, -1)
-    member = raw(membermask, 32) >> source.astype(np.uint32) & np.uint32(1) == 1
-    return found, inside, ~(running & member)
+    return source, inside, np.asarray(mask >> source & 1 == 1)
 
 
 def vote(mode: str, a: Any, membermask: Any = _FULL, active: Any = True) -> Array:

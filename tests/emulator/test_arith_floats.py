@@ -87,8 +87,8 @@ def same(type_: str, got: Any, rows: list[tuple[int, ...]], reference: Callable[
 def pairs_of(type_: str) -> list[tuple[int, ...]]:
     edges = interesting(LAYOUTS[type_])
     rows: list[tuple[int, ...]] = list(itertools.product(edges, edges))
-    some = codes(type_, 250)
-    rows += list(zip(some, codes(type_, 250), strict=True))
+    some = codes(type_, 180)
+    rows += list(zip(some, codes(type_, 180), strict=True))
     # Nearly equal ones, of opposite sign.
     rows += [
         (c, (c ^ 1 << (LAYOUTS[type_].bits - 1)) + int(d))

@@ -65,7 +65,7 @@ def check(got: Any, rows: list[tuple[int, ...]], reference: Callable[..., int]) 
 @pytest.mark.parametrize("type_", TYPES)
 def test_arithmetic(type_: str) -> None:
     layout = LAYOUTS[type_]
-    rows = rows_of(type_, 700)
+    rows = rows_of(type_, 400)
     a, b, c = (np.array(x, np.uint16) for x in zip(*rows, strict=True))
     v = lambda code: value(layout, code)  # noqa: E731
     check(halves.add(type_, a, b), rows, lambda x, y, _: code_of(layout, add(v(x), v(y))))
