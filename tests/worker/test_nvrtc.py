@@ -58,7 +58,9 @@ def test_the_environment_is_not_in_the_bytes(
         "print(compile_kernel(spec(), home=Path(sys.argv[1]), root=Path(sys.argv[2])).sha256)\n"
     )
     hashes = set()
-    for number, extra in enumerate(({}, {"NVRTC_PREPEND_FLAGS": "-G", "LANG": "de_DE.UTF-8", "CPATH": "/x"})):
+    for number, extra in enumerate(
+        ({}, {"NVRTC_DISABLE_PCH": "1", "LANG": "de_DE.UTF-8", "CPPCX_INCLUDE_PATH": "/x"})
+    ):
         env = {**os.environ, **extra, "PYTHONPATH": "tests:."}
         done = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path / f"h{number}"), str(root)],
@@ -175,6 +177,9 @@ def test_the_compiling_process_is_lean(tmp_path: Path, root: Path) -> None:
         assert heavy not in mapped
     # NVRTC is never called in the process that forks, so no thread of it can be lost in a fork.
     assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
+    environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    names = {pair.partition("=")[0] for pair in environment if pair}
+    assert names <= {"LC_ALL", "GLIBC_TUNABLES", "LD_LIBRARY_PATH"}
 
 
 def test_many_threads_at_once_lose_nothing(tmp_path: Path, root: Path) -> None:
