@@ -23,7 +23,7 @@ def predict(problem: Problem, device: GpuDevice, schedule: Schedule) -> Estimate
         bk=t.bk,
         wm=t.wm,
         wn=t.wn,
-        registers=t.registers(shape),
+        registers=t.registers(shape, device.arch.name),
         tiles_ahead=t.stages - 1 if t.copy_a or t.copy_b else 0,
         staged=t.staged,
         mma_share=_MMA_SHARE.get(device.arch.name, 1.0),

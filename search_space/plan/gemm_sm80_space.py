@@ -120,7 +120,7 @@ def check(problem: Problem, device: GpuDevice, schedule: Schedule) -> list[Viola
     what = f"{t.stages} stages of {a} + {b} bytes"
     found += rules.memory(device, t.smem_bytes(shape), what, t.threads, t.resident)
     what = f"warp tiles of {t.wm} x {t.wn}"
-    found += rules.registers(device, t.registers(shape), what, t.threads * t.resident)
+    found += rules.registers(device, t.registers(shape, device.arch.name), what, t.threads * t.resident)
     for side, name, width in ((shape.a, "copy_a", t.copy_a), (shape.b, "copy_b", t.copy_b)):
         if width:
             pitch = side.pitch * side.size

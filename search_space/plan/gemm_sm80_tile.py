@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from search_space.plan.gemm_cuda_shape import Shape, Side
+from search_space.plan.gemm_cuda_shape import FP8, Shape, Side
 from search_space.schedule import Schedule
 
 STEP_BYTES = 32
@@ -112,10 +112,14 @@ class Tile:
         across = min(per_row, self.threads)
         return -(-per_row // across) * -(-rows // (self.threads // across))
 
-    def registers(self, shape: Shape) -> int:
+    def registers(self, shape: Shape, arch: str) -> int:
         """Registers that a thread needs at least: sums, fragments, plain copies under way, and the rest."""
         sums = self.wm * self.wn // 32
         fragments = self.wm // 16 * 4 + self.wn // 8 * 2
+        if arch == "sm_90a" and shape.a.dtype in FP8:
+            fragments *= (
+                3  # its mma.sync has no fp8: ptxas converts to f16, which takes twice the room besides
+            )
         held = sum(
             4 * self.copies(side, extent, 0)
             for side, extent, width in ((shape.a, self.bm, self.copy_a), (shape.b, self.bn, self.copy_b))
