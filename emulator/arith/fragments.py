@@ -68,17 +68,26 @@ def wmma_layout(shape: str, role: str, type_: str, seed: int, layout: str = "row
 
 
 def gather(layout: tuple[Array, Array], elements: Array) -> Array:
-    """Matrices (warps, rows, columns) from fragments (warps, 32, elements)."""
-    row, column = layout
-    out = np.zeros((elements.shape[0], int(row.max()) + 1, int(column.max()) + 1), elements.dtype)
-    out[:, row, column] = elements
-    return out
+    """Matrices (warps, rows, columns) from fragments: warps x 32 x elements, of any shape that counts so."""
+    place, rows, columns = _flat(layout)
+    # Of an element that several lanes hold, the last one counts.
+    holder = np.empty(rows * columns, np.intp)
+    holder[place] = np.arange(place.size)
+    warps = elements.shape[0]
+    return np.take(elements.reshape(warps, -1), holder, axis=1).reshape(warps, rows, columns)
 
 
 def scatter(layout: tuple[Array, Array], matrices: Array) -> Array:
     """Fragments (warps, 32, elements) from matrices (warps, rows, columns)."""
+    place, _, _ = _flat(layout)
+    warps = matrices.shape[0]
+    return np.take(matrices.reshape(warps, -1), place, axis=1).reshape(warps, *layout[0].shape)
+
+
+def _flat(layout: tuple[Array, Array]) -> tuple[Array, int, int]:
     row, column = layout
-    return np.ascontiguousarray(matrices[:, row, column])
+    rows, columns = int(row.max()) + 1, int(column.max()) + 1
+    return (row * columns + column).reshape(-1), rows, columns
 
 
 def ldmatrix(rows: Any, trans: bool = False) -> list[Array]:

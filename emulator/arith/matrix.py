@@ -108,18 +108,17 @@ def wmma(
 ) -> list[Array]:
     """wmma.mma.sync.aligned: the registers of D, for fragments laid out by wmma_layout with `seed`."""
     with np.errstate(all="ignore"):
-        a = _matrix(wmma_layout(shape, "a", a_type, seed, a_layout), _decoded(a_type, a_regs))
-        b = _matrix(wmma_layout(shape, "b", b_type, seed, b_layout), _decoded(b_type, b_regs))
-        c = _matrix(wmma_layout(shape, "c", c_type, seed), _decoded(c_type, c_regs))
+        a = _matrix(wmma_layout(shape, "a", a_type, seed, a_layout), a_type, a_regs)
+        b = _matrix(wmma_layout(shape, "b", b_type, seed, b_layout), b_type, b_regs)
+        c = _matrix(wmma_layout(shape, "c", c_type, seed), c_type, c_regs)
         c = c.astype(np.int64 if c_type == "s32" else np.float64)
         d = _product(d_type, a.astype(np.float64), b.astype(np.float64), c, satfinite, rnd)
         return _encoded(d_type, scatter(wmma_layout(shape, "d", d_type, seed), d))
 
 
-def _matrix(layout: tuple[Array, Array], elements: Array) -> Array:
-    """Elements (warps, registers, 32, each) as matrices."""
-    warps, registers, _, each = elements.shape
-    return gather(layout, elements.transpose(0, 2, 1, 3).reshape(warps, 32, registers * each))
+def _matrix(layout: tuple[Array, Array], type_: str, registers: Sequence[Any]) -> Array:
+    """The matrices that registers hold."""
+    return gather(layout, _decoded(type_, registers, by_lane=True))
 
 
 def _encoded(type_: str, elements: Array) -> list[Array]:
@@ -133,21 +132,27 @@ def _encoded(type_: str, elements: Array) -> list[Array]:
     return [words[..., i] for i in range(words.shape[-1])]
 
 
-def _stacked(registers: Sequence[Any], bits: int) -> Array:
-    """Registers (warps, 32) as (warps, registers, 32)."""
+def _stacked(registers: Sequence[Any], bits: int, by_lane: bool) -> Array:
+    """Registers (warps, 32) as (warps, registers, 32), or (warps, 32, registers) for `by_lane`."""
     arrays = [raw(r, bits) for r in registers]
     warps = max(a.shape[0] for a in arrays)
-    out = np.empty((warps, len(arrays), 32), arrays[0].dtype)
+    out = np.empty((warps, 32, len(arrays)) if by_lane else (warps, len(arrays), 32), arrays[0].dtype)
     for i, array in enumerate(arrays):
-        out[:, i] = array
+        if by_lane:
+            out[:, :, i] = array
+        else:
+            out[:, i] = array
     return out
 
 
-def _decoded(type_: str, registers: Sequence[Any]) -> Array:
-    """The numbers in registers: (warps, registers, 32, elements), exact in whatever type holds them."""
+def _decoded(type_: str, registers: Sequence[Any], by_lane: bool = False) -> Array:
+    """The numbers in registers: (warps, registers, 32, elements), exact in whatever type holds them.
+
+    For `by_lane` (warps, 32, registers, elements).
+    """
     if type_ == "f64":
-        return _stacked(registers, 64).view(np.float64)[..., None]
-    words = _stacked(registers, 32)
+        return _stacked(registers, 64, by_lane).view(np.float64)[..., None]
+    words = _stacked(registers, 32, by_lane)
     found: Array
     match type_:
         case "f16":
@@ -180,8 +185,7 @@ def _byte_table(type_: str) -> Array:
     code = np.arange(256)
     if type_ == "e2m1":
         code = code >> 2
-    out: Array = table(type_)[code & ((1 << FORMATS[type_].bits) - 1)]
-    return out
+    return table(type_)[code & ((1 << FORMATS[type_].bits) - 1)].astype(np.float32)
 
 
 def _accumulator(type_: str, registers: Sequence[Any], warps: int) -> Array:
@@ -264,11 +268,11 @@ def _volta(
     Axes below: w warp, h lane / 16, q product, l lane % 4, i element.
     """
     with np.errstate(all="ignore"):
-        a = _decoded("f16", a_regs).transpose(0, 2, 1, 3).reshape(-1, 2, 4, 4, 4).astype(np.float64)
-        b = _decoded("f16", b_regs).transpose(0, 2, 1, 3).reshape(-1, 2, 4, 4, 4).astype(np.float64)
+        a = _decoded("f16", a_regs, by_lane=True).reshape(-1, 2, 4, 4, 4).astype(np.float64)
+        b = _decoded("f16", b_regs, by_lane=True).reshape(-1, 2, 4, 4, 4).astype(np.float64)
         a = np.einsum("whqli->wqhli" if a_layout == "row" else "whqli->wqhil", a)
         b = np.einsum("whqli->wqlhi" if b_layout == "row" else "whqli->wqihl", b)
-        c = _decoded(c_type, c_regs).transpose(0, 2, 1, 3)
+        c = _decoded(c_type, c_regs, by_lane=True)
         if c_type == "f16":
             c = c.reshape(-1, 2, 4, 4, 8).transpose(0, 2, 1, 3, 4)
         else:

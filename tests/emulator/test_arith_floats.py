@@ -159,6 +159,21 @@ def test_fma_where_two_roundings_would_be_wrong() -> None:
     assert int(floats.fma("f32", a, b, c)[0]) != int(np.float32(float(exact)).view(np.uint32))
 
 
+def test_fma_of_usual_numbers() -> None:
+    """Whole warps of normal numbers, which take a shorter way; every other one has a middle that must not."""
+    for _ in range(60):
+        a, b, c = (
+            (RNG.normal(size=32) * 2.0 ** RNG.integers(-3, 3, 32)).astype(np.float32) for _ in range(3)
+        )
+        if RNG.random() < 0.5:
+            k = int(RNG.integers(32))
+            a[k], b[k], c[k] = 1 + 2**-12, 1 + 2**-12, 2.0 ** -int(RNG.integers(50, 90))
+        got = floats.fma("f32", *(v.view(np.uint32) for v in (a, b, c)))
+        for x, y, z, g in zip(a, b, c, got.tolist(), strict=True):
+            exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+            assert g == code_of(F32, exact if exact else Fraction(0))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_square_root_and_reciprocal(mode: str) -> None:
     for type_ in ("f32", "f64"):

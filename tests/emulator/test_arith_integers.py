@@ -407,6 +407,8 @@ def test_permutation_of_bytes() -> None:
         return int.from_bytes(bytes(found), "little")
 
     check(bits.prmt(a, b, c), rows, pick, 32)
+    for control in (0x3210, 0x5410, 0xFEDC, 0x8901, 0xABCD1234):  # one for all lanes
+        check(bits.prmt(a, b, np.uint32(control)), rows, lambda x, y, _, k=control: pick(x, y, k), 32)  # type: ignore[misc]
     x, y = np.uint32(0x03020100), np.uint32(0x07060504)
     table = {  # rows of the ISA's table: d.b3 d.b2 d.b1 d.b0 for c = 0, 1, 2, 3
         "f4e": (0x03020100, 0x04030201, 0x05040302, 0x06050403),

@@ -26,6 +26,9 @@ def test_shuffle(mode: str) -> None:
         got, inside, undefined = shuffle.shfl(mode, a, np.array([[b]], np.uint32), np.array([[c]], np.uint32))
         assert got.shape == inside.shape == undefined.shape == (3, 32)
         assert not undefined.any()
+        # The same once more with operands that could differ between lanes.
+        apart = shuffle.shfl(mode, a, np.full((3, 32), b, np.uint32), np.full((3, 32), c, np.uint32))
+        assert all((x == y).all() for x, y in zip(apart, (got, inside, undefined), strict=True))
         for lane in LANES:
             bval, cval, segmask = b & 31, c & 31, c >> 8 & 31
             most = (lane & segmask) | (cval & ~segmask)
@@ -52,10 +55,12 @@ def test_a_shuffle_from_lanes_that_are_not_there_is_undefined() -> None:
     active = np.ones((2, 32), bool)
     active[0, 5] = False
     full = np.uint32(0x1F)
-    _, _, undefined = shuffle.shfl("bfly", a, np.uint32(1), full, active=active)
-    assert np.argwhere(undefined).tolist() == [[0, 4]]
-    _, _, undefined = shuffle.shfl("idx", a, np.uint32(20), full, np.uint32(0xFFFF))
-    assert undefined.all()
+    for one in (np.uint32(1), np.full((2, 32), 1, np.uint32)):
+        _, _, undefined = shuffle.shfl("bfly", a, one, full, active=active)
+        assert np.argwhere(undefined).tolist() == [[0, 4]]
+    for source in (np.uint32(20), np.full((2, 32), 20, np.uint32)):
+        _, _, undefined = shuffle.shfl("idx", a, source, full, np.uint32(0xFFFF))
+        assert undefined.all()
     _, inside, undefined = shuffle.shfl("down", a, np.uint32(8), np.uint32(0x181F), np.uint32(0x0000FFFF))
     assert not undefined[:, :16].any()
     assert not inside.any()
