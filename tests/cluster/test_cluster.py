@@ -24,7 +24,7 @@ from service.store.enums import JobProblemReason, JobState, TrialState
 from service.store.records import JobRecord
 
 ROOFTILE = str(Path(sys.executable).with_name("rooftile"))
-WORKERS = (("search",), ("compile",), ("measure", "--device", "auto"))
+WORKERS = (("search",), ("compile",), ("emulate",), ("measure", "--device", "auto"))
 TRIALS = 4
 
 
@@ -83,6 +83,14 @@ class Cluster:
         self.bell.ring("search", job.id)
         return job.id
 
+    def rank(self) -> int:
+        """One schedule for a GPU that is not here."""
+        problem = {"op": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "f16"}
+        body = {"problem": problem, "target": {"arch": "sm_80"}, "budget": {"trials": 1}}
+        job, _created = submit(self.database, body)
+        self.bell.ring("search", job.id)
+        return job.id
+
     def job(self, job_id: int) -> JobRecord:
         with self.database.read() as s:
             job = jobs.get(s, job_id)
@@ -121,22 +129,28 @@ def cluster(tmp_path: Path, postgres_url: str, broker: Any) -> Iterator[Cluster]
 def test_a_job_from_end_to_end_and_another_without_the_broker(cluster: Cluster, broker: Any) -> None:
     cluster.wait(cluster.connected, 90)
     client = redis.Redis.from_url(broker.url)
+    ranked = cluster.rank()
     cluster.done(cluster.submit(8))
     # Each worker listens on its own queue; no result, reply or event queue appears.
     with cluster.database.read() as s:
         kinds = {(str(row.kind), row.device_key) for row in workers.alive(s)}
     key = local_cpu().key
-    assert {("search", None), ("compile", None), ("measure", key)} <= kinds
+    assert {("search", None), ("compile", None), ("emulate", None), ("measure", key)} <= kinds
     names = {name.decode() for name in client.scan_iter()}
-    assert {f"_kombu.binding.{queue}" for queue in ("search", "compile", measure_queue(key))} <= names
+    queues = ("search", "compile", "emulate", measure_queue(key))
+    assert {f"_kombu.binding.{queue}" for queue in queues} <= names
     assert not [name for name in names if "result" in name or "pidbox" in name or "celeryev" in name]
     # The health checks of the compose file see them, each on this host.
     environment = {**os.environ, "ROOFTILE_DATABASE_URL": cluster.settings.database_url}
-    for kind in ("search", "compile", "measure"):
+    for kind in ("search", "compile", "emulate", "measure"):
         subprocess.run([ROOFTILE, "worker", "alive", kind], env=environment, check=True, capture_output=True)
+    # A job for a GPU arch goes through the emulate worker, which has the PTX from the database alone.
+    cluster.wait(lambda: not cluster.job(ranked).open, 120)
+    job = cluster.job(ranked)
+    assert (job.state, job.message) == (JobState.DONE, "compiled and emulated, not yet timed")
     # The broker dies in the middle of a job: the sweep ends it all the same.
     job_id = cluster.submit(9)
     cluster.wait(lambda: cluster.job(job_id).state is not JobState.QUEUED, 30)
     broker.kill()
     cluster.done(job_id)
-    assert cluster.stop() == [0, 0, 0]
+    assert cluster.stop() == [0, 0, 0, 0]

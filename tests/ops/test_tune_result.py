@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from service.cli import tables
-from service.cli.tune_result import JobResult, ProblemResult, show
+from service.cli.tune_result import JobResult, ProblemResult, Ranked, show
 
 WHY = "All 2 races were disturbed (other work on the device disturbed trial-6 and baseline)."
 
@@ -36,6 +36,25 @@ def test_a_problem_without_an_answer_says_why_in_one_line() -> None:
 def test_a_problem_with_an_answer_says_only_what_ended_its_search() -> None:
     shown = _shown(_problem(state="done", reason="budget_seconds", message="Release 1: 1.37 times as fast."))
     assert "  ended     done, budget_seconds\n" in shown
+
+
+def test_without_a_device_the_ranking_says_what_the_emulator_says_and_that_nothing_was_timed() -> None:
+    ranked = (
+        Ranked(7, 3, 12.5, "right, run itself", "gemm_sm80 tile bm=64"),
+        Ranked(5, 1, 13.0, "right, by trial 7", "gemm_sm80 tile bm=128"),
+    )
+    message = "compiled and emulated, not yet timed"
+    row = _problem(state="done", reason="budget_trials", message=message, ranked=ranked)
+    lines = _shown(row).splitlines()
+    assert lines[0] == "gemm 4x64x64 f32 kn: compiled and emulated, not yet timed"
+    assert lines[1] == "  rank  trial   expected  in the emulator"
+    assert lines[2:6] == [
+        "     1      7    12.5 us  right, run itself",
+        "        gemm_sm80 tile bm=64",
+        "     2      5    13.0 us  right, by trial 7",
+        "        gemm_sm80 tile bm=128",
+    ]
+    assert lines[-1] == "expected: by the cost model of the family; nothing was timed"
 
 
 def test_a_table_in_a_file_is_not_cut_to_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

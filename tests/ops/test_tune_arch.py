@@ -1,0 +1,78 @@
+"""Does `rooftile tune` for an arch end with a ranking, and does a killed emulation cost nothing?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from service.store import emulations, trials, workers
+from service.store.database import Database
+from service.store.enums import EmulationState, TrialState, WorkerKind
+from service.store.errors import StoreError
+
+ROOFTILE = str(Path(sys.executable).with_name("rooftile"))
+GEMM = ("gemm", "--m", "64", "--n", "64", "--k", "64")
+
+
+def _environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROOFTILE_")}
+    return {**kept, "ROOFTILE_HOME": str(home)}
+
+
+def test_an_x86_arch_is_compiled_and_ranked(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [ROOFTILE, "tune", *GEMM, "--dtype", "f32", "--arch", "x86-64-v3", "--trials", "2"],
+        env=_environment(tmp_path / "h"), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "compiled, not yet timed" in done.stdout
+    assert "gemm_x86" in done.stdout
+    assert "emulat" not in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_gpu_arch_is_compiled_emulated_and_ranked_though_its_worker_is_killed(tmp_path: Path) -> None:
+    home = tmp_path / "h"
+    process = subprocess.Popen(
+        [ROOFTILE, "tune", *GEMM, "--dtype", "f16", "--arch", "sm_80", "--trials", "2", "--json"],
+        env=_environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    database = Database(f"sqlite:///{home}/rooftile.db")
+    deadline = time.monotonic() + 120
+    victim = None
+    while victim is None:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+        if not (home / "rooftile.db").exists():
+            continue
+        try:
+            with database.read() as s:
+                run = emulations.of_trial(s, 1)
+                if run is not None and run.state is EmulationState.RUNNING:
+                    victim = next(row.pid for row in workers.alive(s, WorkerKind.EMULATE))
+        except StoreError:
+            continue  # the tables are being made just now
+    os.kill(victim, signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    document = json.loads(out)
+    assert document["message"] == "compiled and emulated, not yet timed"
+    (result,) = document["results"]
+    assert result["served"] is None
+    assert [row["emulated"] for row in result["ranked"]] == ["right, run itself"] * 2
+    assert result["ranked"][0]["predicted_us"] <= result["ranked"][1]["predicted_us"]
+    with database.read() as s:
+        rows = [trials.get(s, number) for number in (1, 2)]
+        runs = [emulations.of_trial(s, number) for number in (1, 2)]
+    database.close()
+    assert {row.state for row in rows if row} == {TrialState.RANKED}
+    assert max(run.attempt for run in runs if run) == 2  # done again, and counted once
