@@ -185,7 +185,8 @@ def _byte_table(type_: str) -> Array:
     code = np.arange(256)
     if type_ == "e2m1":
         code = code >> 2
-    return table(type_)[code & ((1 << FORMATS[type_].bits) - 1)].astype(np.float32)
+    out: Array = table(type_)[code & ((1 << FORMATS[type_].bits) - 1)].astype(np.float32)
+    return out
 
 
 def _accumulator(type_: str, registers: Sequence[Any], warps: int) -> Array:

@@ -66,6 +66,16 @@ def test_a_shuffle_from_lanes_that_are_not_there_is_undefined() -> None:
     assert not inside.any()
 
 
+def test_what_all_lanes_share_may_be_one_number() -> None:
+    one = np.array([[7]], np.uint32)
+    got, inside, undefined = shuffle.shfl(
+        "bfly", one, np.uint32(3), np.uint32(31), active=np.ones((2, 32), bool)
+    )
+    assert got.tolist() == [[7] * 32] * 2
+    assert inside.all()
+    assert not undefined.any()
+
+
 def test_each_lane_may_name_its_own_source() -> None:
     a = words(2, 32)
     source = np.stack([RNG.permutation(32), RNG.permutation(32)]).astype(np.uint32)
