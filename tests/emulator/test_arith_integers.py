@@ -419,6 +419,7 @@ def test_permutation_of_bytes() -> None:
         "rc16": (0x01000100, 0x03020302, 0x01000100, 0x03020302),
     }
     for mode, want in table.items():
+        assert bits.prmt(x, y, np.arange(8, dtype=np.uint32), mode).tolist() == [*want, *want]
         for selector in range(4):
             assert int(bits.prmt(x, y, np.uint32(selector + 8), mode)) == want[selector], (mode, selector)
 
