@@ -209,6 +209,14 @@ def test_an_admin_publishes_what_nobody_proved(client: TestClient, as_token: Any
     assert client.post(path).status_code == 409
 
 
+def test_ready_misses_the_emulate_worker_only_when_something_waits_for_it(
+    client: TestClient, anonymous: TestClient, seed: Any
+) -> None:
+    assert "emulate" not in anonymous.get("/readyz").json()["missing"]
+    emulate(seed)
+    assert "emulate" in anonymous.get("/readyz").json()["missing"]
+
+
 def test_a_gpu_that_is_not_connected_is_waited_for(client: TestClient, seed: Any) -> None:
     body = {"problem": gemm(dtype="f16"), "target": {"device": GPU_DEVICE}}
     posted = client.post("/v1/jobs", json=body).json()

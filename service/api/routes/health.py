@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from rooftile.device import CUDA_ARCHS
 from starlette.requests import Request
 
 from service.api import schemas
 from service.api.openapi import errors
 from service.api.state import state_of
-from service.store import devices, workers
+from service.store import devices, emulation_claims, workers
 from service.store.enums import WorkerKind
 
 router = APIRouter(tags=["health"])
@@ -31,13 +32,16 @@ def readyz(request: Request) -> schemas.Ready:
     with database.read() as s:
         alive = workers.alive(s)
         connected = [device.key for device in devices.connected(s)]
+        # Only jobs for GPUs need an emulate worker: it is missed where one of them waits for it.
+        to_emulate = emulation_claims.waits(s, CUDA_ARCHS)
     by_kind: dict[str, int] = {}
     for worker in alive:
         by_kind[str(worker.kind)] = by_kind.get(str(worker.kind), 0) + 1
+    needed = (*_NEEDED, WorkerKind.EMULATE) if to_emulate else _NEEDED
     return schemas.Ready(
         status="ok",
         database=database.dialect,
         workers=by_kind,
         devices=connected,
-        missing=[str(kind) for kind in _NEEDED if str(kind) not in by_kind],
+        missing=[str(kind) for kind in needed if str(kind) not in by_kind],
     )
