@@ -77,8 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
     const int first_row = tile.row * BM, first_column = tile.column * BN;
     const long long entry = tile.batch;
 
-    // A product with nothing to it (k or alpha is 0) has no tiles of k.
-    const int k_tiles = RT_ALPHA == epilogue::ZERO ? 0 : ceil_div(k, BK);
+    const int k_tiles = sched::has_product<RT_ALPHA>(alpha) ? ceil_div(k, BK) : 0;
     const sched::Part part = sched::part_of(k_tiles, splits, tile.split);
     const int count = part.count;
 

@@ -47,14 +47,15 @@ struct Finish {
         Value x[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            x[i] = ALPHA_ == ZERO ? Value(0) : static_cast<Value>(sums[i]);
+            x[i] = static_cast<Value>(sums[i]);
             if constexpr (SCALE_A_ != NO_SCALE) x[i] *= static_cast<Value>(o.scale_a[SCALE_A_ == ONE_SCALE ? 0 : row]);
             if constexpr (SCALE_B_ == ONE_SCALE) x[i] *= static_cast<Value>(o.scale_b[0]);
             if constexpr (SCALE_B_ == SCALE_PER_LINE)
                 if (i < columns) x[i] *= static_cast<Value>(o.scale_b[column + i]);
             if constexpr (ALPHA_ == ANY) x[i] *= static_cast<Value>(o.alpha);
         }
-        if constexpr (BETA_ != ZERO) {
+        // With beta 0 C is not read, whatever the problem promised: it may be null, or NaN.
+        if (BETA_ == ONE || (BETA_ == ANY && o.beta != 0.0f)) {
             Pack<Out, V> c;
             c.load(o.c + (row * o.ld_c + column) * BYTES<Out>, columns);
 #pragma unroll

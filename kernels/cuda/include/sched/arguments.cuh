@@ -26,6 +26,12 @@ namespace sched {
 
 enum Split { WHOLE = 0, REDUCE = 1, LAST = 2 };  // who adds up the parts of k: nobody, a second entry, the last block
 
+/// Whether A and B are read at all: with alpha 0 they are not, so that NaN in them does not matter.
+template <int ALPHA>
+__device__ __forceinline__ bool has_product(float alpha) {
+    return ALPHA == epilogue::ONE || (ALPHA == epilogue::ANY && alpha != 0.0f);
+}
+
 /// A block's part of k, in tiles: `count` of them from `first` on; none where k has ended.
 struct Part {
     int first;
