@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from pathlib import Path
 import structlog
 from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
-from rooftile.gpu_detect import local_gpus
 
 from search_space.device import local_device
 from service.bus import Doorbell, HostGate, Kind, Loop, be_child, queue_of, run_loop
@@ -27,8 +27,9 @@ from worker.compile.capacity import compile_slots
 from worker.compile.toolchain import find_compiler
 from worker.compiling import FATAL, CompileWorker, archs_here, clean_scratch
 from worker.emulating import EmulateWorker
-from worker.errors import CompilerMissingError, DeviceMismatchError, OperationError
+from worker.errors import CompilerMissingError, DeviceMismatchError, DeviceUnhealthyError, OperationError
 from worker.keeper import Keeper
+from worker.measure.cuda_device import LocalGpu, SharedGate, find_gpu
 from worker.measure.roof import device_roof
 from worker.measure.session import MeasureSession
 from worker.measure.tools import build_tools
@@ -80,7 +81,7 @@ class _Fatal:
     def __call__(self) -> bool:
         try:
             return self._step()
-        except FATAL as error:
+        except (*FATAL, DeviceUnhealthyError) as error:
             self.error = error
             if self.loop is not None:
                 self.loop.stop()
@@ -145,8 +146,14 @@ def _c_compiler() -> str | None:
 
 
 def _measure(settings: Settings, database: Database, home: Path, wanted: str) -> int:
-    if wanted.startswith("gpu-"):
-        raise DeviceMismatchError(_no_such_gpu(wanted))
+    if wanted.lower().startswith(("gpu-", "mig-")):
+        return _measure_gpu(settings, database, home, find_gpu(wanted))
+    if wanted == "auto":
+        gpu = None
+        with contextlib.suppress(DeviceMismatchError):  # the only GPU; without one the CPU
+            gpu = find_gpu()
+        if gpu is not None:
+            return _measure_gpu(settings, database, home, gpu)
     cpu = local_cpu()
     key = cpu.key if wanted == "auto" else wanted
     if key != cpu.key:
@@ -173,15 +180,21 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
         ownership.close()
 
 
-def _no_such_gpu(wanted: str) -> str:
-    """One sentence about a GPU that no measure worker of this machine can own."""
+def _measure_gpu(settings: Settings, database: Database, home: Path, gpu: LocalGpu) -> int:
+    keeper = Keeper(database, WorkerKind.MEASURE, gpu.key, uuid=gpu.uuid)
+    doorbell = Doorbell(settings)
+    ownership = own_device(database, keeper, gpu.key, uuid=gpu.uuid)
     try:
-        here = [gpu.key for gpu in local_gpus()]
-    except RooftileError as error:
-        return f"The device {wanted} is not here: {error}."
-    if wanted in here:
-        return f"The device {wanted} is here, but its kernels are not measured by this version yet."
-    return f"The device {wanted} is not here; this machine's GPUs are {', '.join(here)}."
+        database.run(lambda s: devices.upsert(s, gpu.record()))
+        with gpu.session() as session:
+            session.open()  # a device that is not fit is told at once
+            keeper.data = {"uuid": gpu.uuid, "name": gpu.identity.name}
+            worker = MeasureWorker(database, SharedGate(HostGate()), doorbell, keeper, session, home)
+            _log.info("measuring", device=gpu.key, name=gpu.identity.name)
+            return _run(worker, settings, "measure", queue_of(Kind.MEASURE, gpu.key), keeper)
+    finally:
+        doorbell.close()
+        ownership.close()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ OperationError (service.errors)    str() is the whole sentence a person reads
 ├── CompilerMissingError           (service.errors) no C compiler was found
 ├── DiskFullError                  (service.errors) no room left where the cache lies
 ├── DeviceBusyError                another process on this host, or another worker, owns the device
-└── DeviceMismatchError            the device asked for is not the one of this machine
+├── DeviceMismatchError            the device asked for is not the one of this machine
+└── DeviceUnhealthyError           the device is there and not fit to be measured on
 CompileFailure                     a recipe gave no artifact: reason and evidence, the outcome of a trial
 RebuildError                       the bytes of a known hash cannot be made again here
 MeasureError
@@ -25,6 +26,7 @@ __all__ = [
     "CompilerMissingError",
     "DeviceBusyError",
     "DeviceMismatchError",
+    "DeviceUnhealthyError",
     "DiskFullError",
     "MeasureError",
     "OperationError",
@@ -39,6 +41,10 @@ class DeviceBusyError(OperationError):
 
 class DeviceMismatchError(OperationError):
     """The device asked for is not here."""
+
+
+class DeviceUnhealthyError(OperationError):
+    """The device is busy without us, slower than it was, or its driver does not answer."""
 
 
 class CompileFailure(Exception):  # an outcome of a trial, not a fault of the worker

@@ -50,10 +50,19 @@ class Leased(Protocol):
 class Keeper:
     """Heartbeat and leases of one worker process."""
 
-    def __init__(self, database: Database, kind: WorkerKind, device_key: str | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        kind: WorkerKind,
+        device_key: str | None = None,
+        *,
+        uuid: str | None = None,
+    ) -> None:
+        """`uuid` tells devices of one key apart."""
         self.host = socket.gethostname()
         self.kind = kind
         self.device_key = device_key
+        self.device_lease = leases.device_lease(f"{device_key}/{uuid}" if uuid else device_key or "")
         self.owner = f"{kind}@{self.host}/{os.getpid()}-{os.urandom(3).hex()}"
         self.data: dict[str, Any] = {}
         self._database = database
@@ -82,9 +91,7 @@ class Keeper:
         """This schedule runs in the emulator from now. `lost` also tells that nobody wants it any more."""
         self._hold(single=(emulation_claims, claim))
 
-    def _hold(
-        self, claims: set[ClaimId] | None = None, single: tuple[Leased, ClaimId] | None = None
-    ) -> None:
+    def _hold(self, claims: set[ClaimId] | None = None, single: tuple[Leased, ClaimId] | None = None) -> None:
         with self._lock:
             self._claims = claims or set()
             self._single = single
@@ -201,9 +208,6 @@ class Keeper:
             )
             if self.device_key is None:
                 return True
-            return (
-                leases.acquire(session, leases.device_lease(self.device_key), self.owner, DEVICE_LEASE_S)
-                is not None
-            )
+            return leases.acquire(session, self.device_lease, self.owner, DEVICE_LEASE_S) is not None
 
         self.device_lost = not self._database.run(write)

@@ -21,6 +21,8 @@ from worker.compile import rebuild
 from worker.compile.cache import ArtifactCache
 from worker.errors import CompilerMissingError, RebuildError, TrialCancelled
 from worker.keeper import LEASE_S, Keeper, Stopping
+from worker.measure.cuda_device import SharedGate
+from worker.measure.cuda_session import CudaSession
 from worker.measure.roof import refresh_roof, save_roof
 from worker.measure.session import MeasureSession, RaceEntrant
 
@@ -73,10 +75,10 @@ class MeasureWorker:
     def __init__(
         self,
         database: Database,
-        gate: HostGate,
+        gate: HostGate | SharedGate,
         doorbell: Doorbell,
         keeper: Keeper,
-        session: MeasureSession,
+        session: MeasureSession | CudaSession,
         home: Path,
         *,
         root: Path | None = None,
@@ -111,15 +113,17 @@ class MeasureWorker:
     def _turn(self) -> bool:
         """One race, or trials for about as long as a turn lasts."""
         owner, key = self._keeper.owner, self._device_key
-        known = self._session.roof
-        if self._session.roof_is_doubtful:
-            refresh_roof(self._database, self._session)
-            known = self._session.roof
+        session = self._session
+        if isinstance(session, CudaSession):  # its roof is the product's
+            return self._claim_and_run(owner, key)
+        if session.roof_is_doubtful:
+            refresh_roof(self._database, session)
+        known = session.roof
         try:
             return self._claim_and_run(owner, key)
         finally:
-            if self._session.roof is not known:
-                save_roof(self._database, self._session)  # something beat it, and it was measured again
+            if session.roof is not known:
+                save_roof(self._database, session)  # something beat it, and it was measured again
 
     def _claim_and_run(self, owner: str, key: str) -> bool:
         race = self._database.run(lambda s: races.claim(s, owner, key, LEASE_S))
@@ -160,14 +164,15 @@ class MeasureWorker:
             _log.info("a late result was not needed", trial=claim.trial_id)
 
     def _measure(self, claim: MeasureClaim, best: dict[int, float]) -> Measured | Failed:
-        if claim.pool_sha256 is None:
+        plan = LaunchPlan.from_json(claim.plan)
+        if claim.pool_sha256 is None and plan.kind == "x86":
             return _lost("The trial names no thread pool.")
         known = [value for value in (claim.best_us, best.get(claim.job_problem_id)) if value is not None]
         return self._session.trial(
             parse_problem(claim.problem),
-            LaunchPlan.from_json(claim.plan),
+            plan,
             self._artifacts.path(claim.artifact_sha256),
-            self._artifacts.path(claim.pool_sha256),
+            self._pool(claim.pool_sha256),
             claim.policy,
             input_seed(claim.job_problem_id, claim.problem),
             min(known, default=None),
@@ -192,16 +197,19 @@ class MeasureWorker:
             if one.role is EntrantRole.BASELINE:
                 entrants.append(RaceEntrant(one.name, one.role))
                 continue
-            if one.artifact_sha256 is None or one.pool_sha256 is None or one.plan is None:
+            if one.artifact_sha256 is None or one.plan is None:
                 return _lost(f"The entrant {one.name} has no artifact.")
+            plan = LaunchPlan.from_json(one.plan)
+            if one.pool_sha256 is None and plan.kind == "x86":
+                return _lost(f"The entrant {one.name} names no thread pool.")
             entrants.append(
                 RaceEntrant(
                     one.name,
                     one.role,
                     one.trial_id,
-                    LaunchPlan.from_json(one.plan),
+                    plan,
                     self._artifacts.path(one.artifact_sha256),
-                    self._artifacts.path(one.pool_sha256),
+                    self._pool(one.pool_sha256),
                 )
             )
         return self._session.race(
@@ -211,6 +219,9 @@ class MeasureWorker:
             input_seed(claim.job_problem_id, claim.problem),
             cancelled=lambda: self._stopping or self._keeper.lost(claim.claim_id),
         )
+
+    def _pool(self, sha256: str | None) -> Path | None:
+        return None if sha256 is None else self._artifacts.path(sha256)
 
     def _guarded(self, claim_id: tuple[int, int], action: Callable[[], T]) -> T | Failed | None:
         """The outcome of `action`; None where nobody wants it any more."""

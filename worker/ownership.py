@@ -33,10 +33,11 @@ class DeviceOwnership:
 
 
 def own_device(
-    database: Database, keeper: Keeper, device_key: str, *, wait_s: float = WAIT_S
+    database: Database, keeper: Keeper, device_key: str, *, wait_s: float = WAIT_S, uuid: str | None = None
 ) -> DeviceOwnership:
-    """Take the device. Raises DeviceBusyError with one sentence where somebody else has it."""
-    ownership = _lock_host(device_key, wait_s)
+    """Take the device; a GPU by its UUID (the keeper's too), for a host may have two of one key. Raises
+    DeviceBusyError with one sentence where somebody else has it."""
+    ownership = _lock_host(uuid or device_key, wait_s)
     try:
         _take_lease(database, keeper, device_key, wait_s)
     except BaseException:
@@ -67,7 +68,7 @@ def _lock_host(device_key: str, wait_s: float) -> DeviceOwnership:
 
 
 def _take_lease(database: Database, keeper: Keeper, device_key: str, wait_s: float) -> None:
-    name = leases.device_lease(device_key)
+    name = keeper.device_lease
     deadline = time.monotonic() + wait_s
     while True:
         taken = database.run(lambda s: leases.acquire(s, name, keeper.owner, DEVICE_LEASE_S))

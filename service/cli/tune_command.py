@@ -29,6 +29,7 @@ from service.store.database import Database
 from service.store.enums import JobProblemState, JobState
 from service.store.records import JobRecord
 from service.supervisor import Supervisor
+from service.supervisor.devices import local_devices
 from service.supervisor.lock import in_use, running
 
 POLL_S = 0.1
@@ -61,7 +62,7 @@ def _tune(options: tune_args.Options) -> int:
         command="tune",
         api=None,
         # Nobody's device is asked for: nothing to measure, and no roof to wait for.
-        devices=() if arch_of(options.body) is not None else None,
+        devices=() if arch_of(options.body) is not None else devices_of(options.body),
         surface=lambda name, text: view.say(f"{name}: {text}"),
     )
     database = Database(settings.database_url, name="rooftile tune")
@@ -85,6 +86,17 @@ def arch_of(body: Mapping[str, Any]) -> str | None:
     target = body.get("target")
     arch = target.get("arch") if isinstance(target, Mapping) else None
     return arch if isinstance(arch, str) else None
+
+
+def devices_of(body: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The devices of this machine that a job names: no other has to be made ready. None: it names none."""
+    target = body.get("target")
+    if not isinstance(target, Mapping):
+        return None
+    named = [target.get("device"), *(target.get("devices") or ())]
+    here = {one.key for one in local_devices()}
+    found = tuple(dict.fromkeys(key for key in named if isinstance(key, str) and key in here))
+    return found or None
 
 
 @dataclass
@@ -140,7 +152,7 @@ class _Run:
                 more = ", whose speed they measure first"
                 if arch is not None:
                     more = f"; no device of {arch} is needed"
-                self._view.say(f"starting workers on {local_cpu().name}{more}")
+                self._view.say(f"starting workers on {_names(self._hands.supervisor)}{more}")
             self._wait_for_device()
         job, created = submit(self._database, body)
         self._view.say(f"job {job.id}" if created else f"job {job.id}, which somebody asked for already")
@@ -214,6 +226,13 @@ def _target(target: Mapping[str, Any]) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
+def _names(supervisor: Supervisor) -> str:
+    """The devices that this command works on, as a person knows them."""
+    cpu = local_cpu()
+    known = {cpu.key: f"{cpu.name} ({cpu.key})"}
+    return ", ".join(known.get(key, key) for key in supervisor.devices) or cpu.name
+
+
 def _report(result: tune_result.JobResult, hands: _Hands, options: tune_args.Options, cancelled: bool) -> int:
     base = hands.url or "http://127.0.0.1:8417"
     page = f"{base}/jobs/{result.job_id}"
@@ -222,9 +241,8 @@ def _report(result: tune_result.JobResult, hands: _Hands, options: tune_args.Opt
     else:
         console = table_console()
         tune_result.show(result, console)
-        cpu = local_cpu()
         arch = arch_of(options.body)
-        where = f"on {cpu.name} ({cpu.key})" if arch is None else f"for {arch}: {result.message}"
+        where = f"on {_names(hands.supervisor)}" if arch is None else f"for {arch}: {result.message}"
         console.print(
             f"\njob {result.job_id} is {result.state} after {result.seconds:.0f} s {where}",
             markup=False,

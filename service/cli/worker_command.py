@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import typer
-from rooftile.device import local_cpu, parse_device_key
+from rooftile.device import parse_device_key
 
 from service.cli.common import run_app
 from service.errors import OperationError
@@ -47,12 +47,16 @@ def emulate() -> None:
 
 @app.command()
 def measure(
-    device: str = typer.Option("auto", help="Key of the device this worker owns; auto is this machine's."),
+    device: str = typer.Option(
+        "auto",
+        help="Key, or a GPU's UUID, of the device this worker owns; auto is the only GPU, else the CPU.",
+    ),
 ) -> None:
     """Verify and time on one device. Only one worker may own a device."""
     get_settings()
-    key = local_cpu().key if device == "auto" else str(parse_device_key(device))
-    _become("worker", "measure", "--device", key)
+    # What is no key may be the UUID of a GPU, which only the worker can judge.
+    named = device == "auto" or device.startswith(("GPU-", "MIG-"))
+    _become("worker", "measure", "--device", device if named else str(parse_device_key(device)))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 lock.py      HomeLock: one supervisor per home, and who it is
 logfile.py   a child's output, rotated by size
+devices.py   what this machine can be measured on
 child.py     one child process: started, watched, restarted with back-off
 tree.py      Supervisor: database, token, children
 setup.py     what must be in place before the first child: migrations, admin token, port

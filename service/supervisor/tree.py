@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from rooftile.device import local_cpu
-
 from service.compilers import need_compiler
 from service.paths import Home, prepare_home
 from service.settings import Settings
@@ -20,6 +18,7 @@ from service.store.database import Database
 from service.store.errors import StoreError
 from service.supervisor import setup
 from service.supervisor.child import Child, ChildSpec
+from service.supervisor.devices import Measured, local_devices
 from service.supervisor.lock import HomeLock, Running
 
 POLL_S = 0.1
@@ -51,7 +50,10 @@ class Supervisor:
         self.settings = settings
         self.home: Home = prepare_home(settings.home)
         self.url: str | None = None
-        self.devices: tuple[str, ...] = tuple(devices) if devices is not None else (local_cpu().key,)
+        self._measured = (
+            local_devices() if devices is None else tuple(Measured.of_key(key) for key in devices)
+        )
+        self.devices: tuple[str, ...] = tuple(one.key for one in self._measured)
         self.children: list[Child] = []
         self._api = api
         self._workers = workers
@@ -83,7 +85,8 @@ class Supervisor:
         return True
 
     def _start(self) -> None:
-        if self._workers:
+        # A machine that only measures GPUs has NVRTC, and mostly no C compiler.
+        if self._workers and not (self.devices and all(key.startswith("gpu-") for key in self.devices)):
             need_compiler()
         if self._api is not None:
             host, port = self._api
@@ -176,8 +179,9 @@ class Supervisor:
         yield ChildSpec("search", (*python, "service.search"))
         yield ChildSpec("compile", (*python, "worker", "compile"))
         yield ChildSpec("emulate", (*python, "worker", "emulate"))
-        for key in self.devices:
-            yield ChildSpec(f"measure-{key}", (*python, "worker", "measure", "--device", key))
+        for one in self._measured:
+            name = f"measure-{one.key}" if self.devices.count(one.key) == 1 else f"measure-{one.asked_by}"
+            yield ChildSpec(name, (*python, "worker", "measure", "--device", one.asked_by))
 
     def _environment(self) -> dict[str, str]:
         # The admin token stays with us: workers run candidate kernels, and the API knows its hash.

@@ -15,7 +15,7 @@ import pytest
 
 from worker.measure import machine
 from worker.measure.limits import LEAST_S, MOST_S, run_limit_s
-from worker.measure.machine import Disturbance
+from worker.measure.machine import CpuWatch, Disturbance
 from worker.measure.oom import oom_kills
 from worker.measure.policy import FLOOR_BYTES, MOST_SETS, Policy, rotation
 from worker.measure.race import CAUTIOUS_NOISE, LEAST_NOISE, Lane, noise_of
@@ -87,20 +87,21 @@ def test_runs_go_round_the_sets_and_flush_between_rounds() -> None:
 
 
 def test_sampling_stops_when_it_is_sure_or_out_of_budget() -> None:
-    steady = collect(Rotor([lambda: time.sleep(0.0005)]), 1, estimate_us=500.0, budget_s=0.2)
+    steady = collect(Rotor([lambda: time.sleep(0.0005)]), CpuWatch(1), estimate_us=500.0, budget_s=0.2)
     assert LEAST_SAMPLES <= len(steady.kept()) <= 2 * MOST_SAMPLES
     started = time.monotonic()
-    slow = collect(Rotor([lambda: time.sleep(0.03)]), 1, estimate_us=30_000.0, budget_s=0.05)
+    slow = collect(Rotor([lambda: time.sleep(0.03)]), CpuWatch(1), estimate_us=30_000.0, budget_s=0.05)
     assert time.monotonic() - started < 1.5
     assert len(slow.kept()) >= LEAST_SAMPLES
     assert slow.to_json()["q10_us"] is not None
 
 
 def test_a_much_slower_one_is_culled_after_two_samples() -> None:
-    timing = collect(Rotor([lambda: time.sleep(0.001)]), 1, estimate_us=1000.0, best_us=500.0)
+    timing = collect(Rotor([lambda: time.sleep(0.001)]), CpuWatch(1), estimate_us=1000.0, best_us=500.0)
     assert timing.culled
     assert len(timing.samples_us) == 2
-    kept = collect(Rotor([lambda: time.sleep(0.001)]), 1, estimate_us=1000.0, best_us=5000.0, budget_s=0.02)
+    again = Rotor([lambda: time.sleep(0.001)])
+    kept = collect(again, CpuWatch(1), estimate_us=1000.0, best_us=5000.0, budget_s=0.02)
     assert not kept.culled
 
 

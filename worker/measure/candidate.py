@@ -23,6 +23,7 @@ from rooftile.plan import LaunchPlan
 
 from worker.measure.calibration import Calibrator
 from worker.measure.limits import run_limit_s
+from worker.measure.machine import CpuWatch
 from worker.measure.problems import PreparedProblem
 from worker.measure.statistics import impossible
 from worker.measure.timing import BUDGET_S, Rotor, Run, Timing, collect
@@ -205,7 +206,7 @@ class Candidate:
 
         return collect(
             rotor,
-            self.pool.threads,
+            CpuWatch(self.pool.threads),
             estimate_us=self.estimate_us,
             best_us=self.order.best_us,
             budget_s=self.order.budget_s,

@@ -7,7 +7,7 @@ import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
@@ -120,6 +120,44 @@ def between(before: Snapshot, after: Snapshot, threads: int) -> Disturbance:
         wait_share=wait,
         ticks=whole / _TICK_S,
     )
+
+
+class Change(Protocol):
+    """What happened to a device between two looks."""
+
+    def disturbed(self) -> str | None:
+        """Which limit was passed, or None."""
+        ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+class Watch(Protocol):
+    """Looks at whatever may disturb samples on a device."""
+
+    def snapshot(self) -> Any: ...
+
+    def between(self, before: Any, after: Any) -> Change: ...
+
+    def describe(self) -> dict[str, Any]:
+        """What is kept beside a measurement."""
+        ...
+
+
+class CpuWatch:
+    """This machine, as a process on `threads` threads has it."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def snapshot(self) -> Snapshot:
+        return snapshot()
+
+    def between(self, before: Snapshot, after: Snapshot) -> Disturbance:
+        return between(before, after, self._threads)
+
+    def describe(self) -> dict[str, Any]:
+        return {**describe(), "threads": self._threads}
 
 
 def clocks_mhz() -> list[float] | None:

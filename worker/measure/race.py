@@ -186,7 +186,7 @@ def _rounds(lanes: Sequence[Lane], seed: int, wanted: int | None, budget_s: floa
             break
         if done >= FEWEST_ROUNDS and spent > MOST_BUDGETS * budget_s:
             break
-        if done >= ENOUGH_ROUNDS and _steady(lanes):
+        if done >= ENOUGH_ROUNDS and steady(lanes):
             break
     return done
 
@@ -212,7 +212,7 @@ def _turn(lane: Lane, retries: int) -> None:
     lane.rounds.append(median(values))
 
 
-def _steady(lanes: Sequence[Lane]) -> bool:
+def steady(lanes: Sequence[Lane]) -> bool:
     pair = twin_pair(lanes)
     if pair is None:
         return True

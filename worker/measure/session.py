@@ -175,7 +175,7 @@ class MeasureSession:
         problem: Problem,
         plan: LaunchPlan,
         so_path: Path,
-        pool_path: Path,
+        pool_path: Path | None,
         policy: Mapping[str, Any],
         seed: int,
         best_us: float | None = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from worker.measure import machine
 from worker.measure.statistics import median, quantile, relative_halfwidth
@@ -73,6 +73,17 @@ class Timing:
         }
 
 
+class Sampler(Protocol):
+    """What is timed: a Rotor, or the rounds of a GPU."""
+
+    count: int
+    most_batch: int
+
+    def sample(self, batch: int) -> float:
+        """Microseconds a run, over `batch` runs in a row."""
+        ...
+
+
 class Rotor:
     """Runs a kernel over its sets of buffers in turn, and flushes between rounds where sets are too small."""
 
@@ -98,7 +109,7 @@ class Rotor:
         return (time.perf_counter_ns() - start) / 1000.0 / batch
 
 
-def choose_batch(rotor: Rotor, estimate_us: float) -> int:
+def choose_batch(rotor: Sampler, estimate_us: float) -> int:
     """Runs in one sample, so that the clock's resolution does not matter. An estimate of 0 is no problem."""
     batch = 1
     while batch < rotor.most_batch and estimate_us * batch < LEAST_SAMPLE_US:
@@ -110,8 +121,8 @@ def choose_batch(rotor: Rotor, estimate_us: float) -> int:
 
 
 def collect(
-    rotor: Rotor,
-    threads: int,
+    rotor: Sampler,
+    watch: machine.Watch,
     *,
     estimate_us: float,
     best_us: float | None = None,
@@ -128,16 +139,16 @@ def collect(
     alive()
     if estimate_us < 20_000.0:
         rotor.sample(timing.batch)  # threads awake, code and tables in the cache
-    before = machine.snapshot()
+    before = watch.snapshot()
     started = time.monotonic()
     if (
         best_us is not None
         and best_us > 0.0
-        and _screen(rotor, threads, timing, SCREEN_FACTOR * best_us, alive)
+        and _screen(rotor, watch, timing, SCREEN_FACTOR * best_us, alive)
     ):
         timing.culled = True
     while not timing.culled:
-        _chunk(rotor, threads, timing, alive)
+        _chunk(rotor, watch, timing, alive)
         clean = len(timing.samples_us)
         total = clean + len(timing.disturbed_us)
         spent = time.monotonic() - started
@@ -150,9 +161,9 @@ def collect(
         width = relative_halfwidth(timing.samples_us)
         if width is not None and width < TARGET_HALFWIDTH and clean >= 2 * LEAST_SAMPLES:
             break
-    whole = machine.between(before, machine.snapshot(), threads)
+    whole = watch.between(before, watch.snapshot())
     timing.runs = rotor.count
-    timing.environment = {**machine.describe(), **whole.to_json(), "threads": threads}
+    timing.environment = {**watch.describe(), **whole.to_json()}
     if not timing.culled:
         overall = whole.disturbed()
         if overall is not None:
@@ -161,15 +172,17 @@ def collect(
     return timing
 
 
-def _screen(rotor: Rotor, threads: int, timing: Timing, limit_us: float, alive: Callable[[], None]) -> bool:
+def _screen(
+    rotor: Sampler, watch: machine.Watch, timing: Timing, limit_us: float, alive: Callable[[], None]
+) -> bool:
     """True when a first look says it is slower than `limit_us`. One unlucky sample culls nobody."""
     least = float("inf")
     for _ in range(2):
         for _again in range(RETRIES + 1):
             alive()
-            before = machine.snapshot()
+            before = watch.snapshot()
             value = rotor.sample(timing.batch)
-            reason = machine.between(before, machine.snapshot(), threads).disturbed()
+            reason = watch.between(before, watch.snapshot()).disturbed()
             least = min(least, value)
             if reason is None or value <= limit_us:
                 break
@@ -182,17 +195,17 @@ def _screen(rotor: Rotor, threads: int, timing: Timing, limit_us: float, alive: 
     return True
 
 
-def _chunk(rotor: Rotor, threads: int, timing: Timing, alive: Callable[[], None]) -> None:
+def _chunk(rotor: Sampler, watch: machine.Watch, timing: Timing, alive: Callable[[], None]) -> None:
     """Some 20 ms of samples, taken again when the machine was disturbed meanwhile."""
     tries = RETRIES + 1 if timing.spoiled < _GIVE_UP_AFTER else 1
     for attempt in range(tries):
         alive()
-        before = machine.snapshot()
+        before = watch.snapshot()
         end = time.monotonic() + CHUNK_S
         samples = [rotor.sample(timing.batch)]
         while time.monotonic() < end and len(samples) < MOST_SAMPLES:
             samples.append(rotor.sample(timing.batch))
-        reason = machine.between(before, machine.snapshot(), threads).disturbed()
+        reason = watch.between(before, watch.snapshot()).disturbed()
         if reason is None:
             timing.samples_us += samples
             return
