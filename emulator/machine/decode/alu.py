@@ -14,8 +14,9 @@ from emulator.arith import convert as converting
 from emulator.arith import floats, halves, integers
 from emulator.kernel import BITS
 from emulator.machine.decode.context import UNSIGNED, Context
+from emulator.machine.decode.forms import COMPARED, FORMS, type_of
 from emulator.machine.wave import WARP, Array, Step, Wave
-from emulator.ptx.nodes import Sink
+from emulator.ptx.nodes import Imm, Sink
 
 Function: TypeAlias = Callable[..., Array]
 Plan: TypeAlias = tuple[Function, Sequence[int], int]
@@ -38,15 +39,14 @@ OPCODES = (
 
 def arithmetic(c: Context) -> Step:
     """Everything that maps registers to one register."""
-    if c.has("cc") or c.i.opcode in ("addc", "subc", "madc"):
+    if c.has("cc"):
         return with_carry(c)
-    function, widths, result = _plan(c)
+    kind, function, widths, result = _plan(c)
     ops = c.i.operands
     if len(ops) != len(widths) + 1:
         raise c.error(f"{len(ops)} operands, not {len(widths) + 1}")
-    kind = c.i.modifiers[-1] if c.i.modifiers else ""
     reads = [c.predicate(o) if n == 1 else c.value(o, n, kind) for o, n in zip(ops[1:], widths, strict=True)]
-    write = c.dest(ops[0], result, signed=kind[:1] == "s")
+    write = c.dest(ops[0], result)
     if len(reads) == 1:
         (a,) = reads
         return lambda w: write(w, function(a(w)))
@@ -63,25 +63,26 @@ def _rounding(c: Context, *more: str) -> str:
     return next((m for m in c.i.modifiers if m in _ROUND or m in more), "rn")
 
 
-def _plan(c: Context) -> Plan:
+def _plan(c: Context) -> tuple[str, Function, Sequence[int], int]:
+    """The type for constants, and the plan."""
     op = c.i.opcode
-    kind = c.i.modifiers[-1] if c.i.modifiers else ""
+    if op in _TYPED:
+        kind = c.i.modifiers[-1] if c.i.modifiers else ""
+        return kind, *_TYPED[op](c, kind)
+    kind = type_of(c)
     if kind == "pred":
-        c.allow("pred")
         if op == "not":
-            return partial(logic.not_, "pred"), (1,), 1
-        return partial(_LOGIC[op], "pred"), (1, 1), 1
-    if kind not in BITS:
-        raise c.error("no type at its end")
+            return kind, partial(logic.not_, "pred"), (1,), 1
+        return kind, partial(_LOGIC[op], "pred"), (1, 1), 1
     bits = BITS[kind]
     ftz, sat = c.has("ftz"), c.has("sat")
     if op in _FIXED:
-        return _FIXED[op](c, kind, bits)
+        return kind, *_FIXED[op](c, kind, bits)
     if kind in _HALF:
-        return _half(c, kind, bits)
+        return kind, *_half(c, kind, bits)
     if kind in _FLOAT:
-        return _float(c, kind, bits, ftz, sat)
-    return _integer(c, kind, bits, sat)
+        return kind, *_float(c, kind, bits, ftz, sat)
+    return kind, *_integer(c, kind, bits, sat)
 
 
 # -- integers ------------------------------------------------------------------------------------------------
@@ -90,34 +91,32 @@ def _plan(c: Context) -> Plan:
 def _integer(c: Context, kind: str, bits: int, sat: bool) -> Plan:
     op = c.i.opcode
     if op in ("add", "sub"):
-        c.allow("sat", kind)
-        if sat:
-            return partial(getattr(integers, op), kind, sat=True), (bits, bits), bits
+        if sat or kind.endswith("x2"):
+            return partial(getattr(integers, op), kind, sat=sat), (bits, bits), bits
         return (np.add if op == "add" else np.subtract), (bits, bits), bits
     if op in ("mul", "mad", "mul24", "mad24"):
-        c.allow("lo", "hi", "wide", "sat", kind)
-        part = next((m for m in c.i.modifiers if m in ("lo", "hi", "wide")), "lo")
+        part = next((m for m in c.i.modifiers if m in ("lo", "hi", "wide")), None)
+        if part is None:
+            raise c.error("neither .lo, .hi nor .wide")
+        if sat and part != "hi":
+            raise c.error("modifier .sat goes with .hi only")
         wide = bits * 2 if part == "wide" else bits
         if op == "mul" and part == "lo":
             return np.multiply, (bits, bits), bits
-        if op == "mad" and part == "lo" and not sat:
+        if op == "mad" and part == "lo":
             return (lambda a, b, d: a * b + d), (bits, bits, bits), bits
         function = getattr(integers, op)
         if op.startswith("mul"):
             return partial(function, kind, part), (bits, bits), wide
         return partial(function, kind, part, sat=sat), (bits, bits, wide), wide
     if op in ("div", "rem"):
-        c.allow(kind)
         return partial(getattr(integers, op), kind), (bits, bits), bits
     if op in ("min", "max"):
-        c.allow("relu", kind)
         function = integers.min_ if op == "min" else integers.max_
         return partial(function, kind, relu=c.has("relu")), (bits, bits), bits
     if op in ("abs", "neg"):
-        c.allow(kind)
         return partial(integers.abs_ if op == "abs" else integers.neg, kind), (bits,), bits
     if op == "sad":
-        c.allow(kind)
         return partial(integers.sad, kind), (bits, bits, bits), bits
     raise c.error(f"not known for .{kind}")
 
@@ -130,39 +129,34 @@ def _float(c: Context, kind: str, bits: int, ftz: bool, sat: bool) -> Plan:
     rnd = _rounding(c, "approx", "full")
     two, three = (bits, bits), (bits, bits, bits)
     if op in ("add", "sub", "mul", "fma", "mad"):
-        c.allow(*_ROUND, "ftz", "sat", kind)
-        functions: dict[str, Function] = {"add": floats.add, "sub": floats.sub, "mul": floats.mul}
-        function = functions.get(op, floats.fma)
         if rnd == "rn" and not ftz and not sat and kind == "f32" and op in _QUICK:
             return _QUICK[op], two, bits
-        return (
-            partial(function, kind, rnd=rnd, ftz=ftz, sat=sat),
-            three if op in ("fma", "mad") else two,
-            bits,
-        )
+        functions: dict[str, Function] = {"add": floats.add, "sub": floats.sub, "mul": floats.mul}
+        function = functions.get(op, floats.fma)
+        widths = three if op in ("fma", "mad") else two
+        return partial(function, kind, rnd=rnd, ftz=ftz, sat=sat), widths, bits
     if op in ("neg", "abs"):
-        c.allow("ftz", kind)
         return partial(floats.neg if op == "neg" else floats.abs_, kind, ftz=ftz), (bits,), bits
     if op in ("min", "max"):
-        c.allow("ftz", "NaN", "xorsign", "abs", kind)
         function = floats.min_ if op == "min" else floats.max_
-        options = {"ftz": ftz, "nan": c.has("NaN"), "absolute": c.has("abs"), "xorsign": c.has("xorsign")}
         widths = three if len(c.operands(3, 4)) == 4 else two
+        if widths is three and (kind != "f32" or c.has("xorsign")):
+            raise c.error("three sources are for .f32 without .xorsign only")
+        if widths is two and c.has("abs") != c.has("xorsign"):
+            raise c.error("modifiers .xorsign and .abs go together")
+        options = {"ftz": ftz, "nan": c.has("NaN"), "absolute": c.has("abs"), "xorsign": c.has("xorsign")}
         return partial(function, kind, **options), widths, bits
     if op == "div":
-        c.allow(*_ROUND, "approx", "full", "ftz", kind)
         return partial(floats.div, kind, rnd=rnd, ftz=ftz), two, bits
     if op in ("rcp", "sqrt"):
-        c.allow(*_ROUND, "approx", "ftz", kind)
+        if kind == "f64" and ftz != (rnd == "approx"):
+            raise c.error("modifiers .approx and .ftz of .f64 go together")
         return partial(getattr(floats, op), kind, rnd=rnd, ftz=ftz), (bits,), bits
     if op == "rsqrt":
-        c.allow("approx", "ftz", kind)
         return partial(floats.rsqrt, kind, ftz=ftz), (bits,), bits
     if op in ("sin", "cos", "lg2", "ex2"):
-        c.allow("approx", "ftz", kind)
         return partial(getattr(floats, op), ftz=ftz), (bits,), bits
     if op == "tanh":
-        c.allow("approx", kind)
         return floats.tanh, (bits,), bits
     raise c.error(f"not known for .{kind}")
 
@@ -184,12 +178,8 @@ _QUICK = {"add": _quick(np.add), "sub": _quick(np.subtract), "mul": _quick(np.mu
 
 def _half(c: Context, kind: str, bits: int) -> Plan:
     op = c.i.opcode
-    c.allow("rn", "ftz", "sat", "relu", "NaN", "xorsign", "abs", "approx", "oob", kind)
     two = (bits, bits)
-    options: dict[str, Any] = {}
-    for name in ("ftz", "sat", "relu"):
-        if c.has(name):
-            options[name] = True
+    options: dict[str, Any] = {name: True for name in ("ftz", "sat", "relu") if c.has(name)}
     if op in ("add", "sub", "mul"):
         return partial(getattr(halves, op), kind, **options), two, bits
     if op == "fma":
@@ -197,9 +187,9 @@ def _half(c: Context, kind: str, bits: int) -> Plan:
     if op in ("neg", "abs"):
         return partial(getattr(halves, op if op == "neg" else "abs_"), kind, **options), (bits,), bits
     if op in ("min", "max"):
-        options["nan"] = c.has("NaN")
-        options["absolute"] = c.has("abs")
-        options["xorsign"] = c.has("xorsign")
+        if c.has("abs") != c.has("xorsign"):
+            raise c.error("modifiers .xorsign and .abs go together")
+        options |= {"nan": c.has("NaN"), "absolute": c.has("abs"), "xorsign": c.has("xorsign")}
         return partial(halves.min_ if op == "min" else halves.max_, kind, **options), two, bits
     if op in ("ex2", "tanh"):
         return partial(getattr(halves, op), kind, **options), (bits,), bits
@@ -210,7 +200,6 @@ def _half(c: Context, kind: str, bits: int) -> Plan:
 
 
 def _logical(c: Context, kind: str, bits: int) -> Plan:
-    c.allow(kind)
     if c.i.opcode == "not":
         return np.invert, (bits,), bits
     if c.i.opcode == "cnot":
@@ -219,16 +208,14 @@ def _logical(c: Context, kind: str, bits: int) -> Plan:
 
 
 def _lop3(c: Context, kind: str, bits: int) -> Plan:
-    c.allow("b32")
     table = c.integer(c.operands(5)[4])
     return (lambda a, b, d, _: logic.lop3(a, b, d, table)), (32, 32, 32, 32), 32
 
 
 def _shift(c: Context, kind: str, bits: int) -> Plan:
-    c.allow(kind)
     amount = c.operands(3)[2]
     function = logic.shl if c.i.opcode == "shl" else logic.shr
-    known = getattr(amount, "value", None)
+    known = amount.value if isinstance(amount, Imm) and amount.kind == "int" else None
     if known is not None and 0 <= known < bits and kind[0] != "s":
         by = UNSIGNED[bits](known)
         direct = np.left_shift if c.i.opcode == "shl" else np.right_shift
@@ -236,30 +223,33 @@ def _shift(c: Context, kind: str, bits: int) -> Plan:
     return partial(function, kind), (bits, 32), bits
 
 
+def _one_of(c: Context, *names: str) -> str:
+    found = next((m for m in c.i.modifiers if m in names), None)
+    if found is None:
+        raise c.error(f"none of {', '.join('.' + n for n in names)}")
+    return found
+
+
 def _funnel(c: Context, kind: str, bits: int) -> Plan:
-    c.allow("l", "r", "wrap", "clamp", "b32")
-    direction, mode = c.i.modifiers[:2]
+    direction, mode = _one_of(c, "l", "r"), _one_of(c, "clamp", "wrap")
     return partial(logic.shf, direction, mode), (32, 32, 32), 32
 
 
 def _permute(c: Context, kind: str, bits: int) -> Plan:
-    c.allow("b32", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
     mode = next((m for m in c.i.modifiers if m != "b32"), None)
     return partial(logic.prmt, mode=mode), (32, 32, 32), 32
 
 
 def _count(c: Context, kind: str, bits: int) -> Plan:
-    c.allow("shiftamt", kind)
     if c.i.opcode == "bfind":
         return partial(logic.bfind, kind, shiftamt=c.has("shiftamt")), (bits,), 32
     return partial(getattr(logic, c.i.opcode), kind), (bits,), 32
 
 
 def _plain(name: str, widths: Callable[[int], Sequence[int]]) -> Callable[[Context, str, int], Plan]:
-    """An instruction whose function takes the type and raw operands, and that has no modifiers."""
+    """An instruction whose function takes the type and raw operands."""
 
     def plan(c: Context, kind: str, bits: int) -> Plan:
-        c.allow(kind)
         function = getattr(logic, name)
         typed = name in ("brev", "bfe", "bfi")
         return partial(function, kind) if typed else function, widths(bits), bits
@@ -268,45 +258,71 @@ def _plain(name: str, widths: Callable[[int], Sequence[int]]) -> Callable[[Conte
 
 
 def _moded(c: Context, kind: str, bits: int) -> Plan:
-    c.allow("clamp", "wrap", kind)
-    mode = "clamp" if c.has("clamp") else "wrap"
+    mode = _one_of(c, "clamp", "wrap")
     if c.i.opcode == "bmsk":
         return partial(logic.bmsk, mode), (32, 32), 32
     return partial(logic.szext, mode, kind), (32, 32), 32
 
 
-def _dot(c: Context, kind: str, bits: int) -> Plan:
-    c.allow("lo", "hi", "u32", "s32")
-    a, b = c.i.modifiers[-2:]
-    if c.i.opcode == "dp4a":
-        return partial(integers.dp4a, a, b), (32, 32, 32), 32
-    return partial(integers.dp2a, c.i.modifiers[0], a, b), (32, 32, 32), 32
-
-
 def _copysign(c: Context, kind: str, bits: int) -> Plan:
-    c.allow(kind)
     return partial(floats.copysign, kind), (bits, bits), bits
 
 
 def _testp(c: Context, kind: str, bits: int) -> Plan:
-    c.allow("finite", "infinite", "number", "notanumber", "normal", "subnormal", kind)
     return partial(comparing.testp, c.i.modifiers[0], kind), (bits,), 1
 
 
-def _slct(c: Context, kind: str, bits: int) -> Plan:
+_FIXED: dict[str, Callable[[Context, str, int], Plan]] = {
+    **dict.fromkeys(("and", "or", "xor", "not", "cnot"), _logical),
+    **dict.fromkeys(("shl", "shr"), _shift),
+    **dict.fromkeys(("popc", "clz", "bfind"), _count),
+    **dict.fromkeys(("bmsk", "szext"), _moded),
+    "lop3": _lop3,
+    "shf": _funnel,
+    "prmt": _permute,
+    "brev": _plain("brev", lambda n: (n,)),
+    "bfe": _plain("bfe", lambda n: (n, 32, 32)),
+    "bfi": _plain("bfi", lambda n: (n, n, 32, 32)),
+    "fns": _plain("fns", lambda n: (32, 32, 32)),
+    "copysign": _copysign,
+    "testp": _testp,
+}
+
+# -- instructions with two types -----------------------------------------------------------------------------
+
+
+def _two_types(c: Context, first: Sequence[str], second: Sequence[str]) -> tuple[str, str]:
+    found = c.i.modifiers[-2:]
+    if len(found) != 2 or found[0] not in first or found[1] not in second:
+        raise c.error(f"its types are not one of {', '.join(first)} and one of {', '.join(second)}")
+    return found[0], found[1]
+
+
+def _dot(c: Context, kind: str) -> Plan:
+    a, b = _two_types(c, ("u32", "s32"), ("u32", "s32"))
+    if c.i.opcode == "dp4a":
+        c.allow("u32", "s32")
+        return partial(integers.dp4a, a, b), (32, 32, 32), 32
+    c.allow("lo", "hi", "u32", "s32")
+    return partial(integers.dp2a, _one_of(c, "lo", "hi"), a, b), (32, 32, 32), 32
+
+
+def _slct(c: Context, kind: str) -> Plan:
     # slct{.ftz}.dtype.{s32,f32}: the last type is that of the condition.
-    c.allow("ftz", *c.i.modifiers[-2:])
-    d_type = c.i.modifiers[-2]
+    d_type, _ = _two_types(c, FORMS["slct"][0][0].split(), ("s32", "f32"))
+    c.allow("ftz", d_type, kind)
     n = BITS[d_type]
     return partial(comparing.slct, d_type, kind, ftz=c.has("ftz")), (n, n, 32), n
 
 
-def _set(c: Context, kind: str, bits: int) -> Plan:
-    c.allow(*_COMPARE, "and", "or", "xor", "ftz", *c.i.modifiers[-2:])
-    operator = next(m for m in c.i.modifiers if m in _COMPARE)
+def _set(c: Context, kind: str) -> Plan:
+    """set.op{.bool}{.ftz}.dtype.stype d, a, b{, c}."""
+    results = ("u16", "s16", "u32", "s32", "f16", "bf16", "f32", "f16x2", "bf16x2")
+    d_type, _ = _two_types(c, results, COMPARED)
+    c.allow(*_COMPARE, "and", "or", "xor", "ftz", d_type, kind)
+    operator = _operator(c, kind)
     boolean = next((m for m in c.i.modifiers if m in ("and", "or", "xor")), None)
-    d_type = c.i.modifiers[-2]
-    ftz = c.has("ftz")
+    ftz, bits = c.has("ftz"), BITS[kind]
     if boolean is None:
         return (
             (lambda a, b: comparing.set_(d_type, kind, operator, a, b, ftz=ftz)),
@@ -320,24 +336,22 @@ def _set(c: Context, kind: str, bits: int) -> Plan:
     )
 
 
-_FIXED: dict[str, Callable[[Context, str, int], Plan]] = {
-    **dict.fromkeys(("and", "or", "xor", "not", "cnot"), _logical),
-    **dict.fromkeys(("shl", "shr"), _shift),
-    **dict.fromkeys(("popc", "clz", "bfind"), _count),
-    **dict.fromkeys(("bmsk", "szext"), _moded),
-    **dict.fromkeys(("dp4a", "dp2a"), _dot),
-    "lop3": _lop3,
-    "shf": _funnel,
-    "prmt": _permute,
-    "brev": _plain("brev", lambda n: (n,)),
-    "bfe": _plain("bfe", lambda n: (n, 32, 32)),
-    "bfi": _plain("bfi", lambda n: (n, n, 32, 32)),
-    "fns": _plain("fns", lambda n: (32, 32, 32)),
-    "copysign": _copysign,
-    "testp": _testp,
-    "slct": _slct,
-    "set": _set,
-}
+_TYPED: dict[str, Callable[[Context, str], Plan]] = {"dp4a": _dot, "dp2a": _dot, "slct": _slct, "set": _set}
+
+
+def _operator(c: Context, kind: str) -> str:
+    """The comparison, which must be one of the type's."""
+    found = _one_of(c, *_COMPARE)
+    known: tuple[str, ...]
+    if kind[0] == "b" and not kind.startswith("bf"):
+        known = ("eq", "ne")
+    elif kind[0] in "us":
+        known = ("eq", "ne", "lt", "le", "gt", "ge") + (("lo", "ls", "hi", "hs") if kind[0] == "u" else ())
+    else:
+        known = tuple(o for o in _COMPARE if o not in ("lo", "ls", "hi", "hs"))
+    if found not in known:
+        raise c.error(f"comparison .{found} of .{kind} is not one of {', '.join('.' + o for o in known)}")
+    return found
 
 
 # -- carries -------------------------------------------------------------------------------------------------
@@ -375,8 +389,7 @@ def with_carry(c: Context) -> Step:
 
 def move(c: Context) -> Step:
     """mov.type d, a; also packing and unpacking of vectors."""
-    kind = c.i.modifiers[-1]
-    c.allow(kind)
+    kind = type_of(c)
     target, source = c.operands(2)
     if kind == "pred":
         read, write = c.predicate(source), c.dest(target, 1)
@@ -390,8 +403,10 @@ def move(c: Context) -> Step:
 def compare(c: Context) -> Step:
     """setp.op{.bool}{.ftz}.type p{|q}, a, b{, c}."""
     kind = c.i.modifiers[-1]
+    if kind not in COMPARED:
+        raise c.error(f"type .{kind} cannot be compared")
     c.allow(*_COMPARE, "and", "or", "xor", "ftz", kind)
-    operator = next(m for m in c.i.modifiers if m in _COMPARE)
+    operator = _operator(c, kind)
     boolean = next((m for m in c.i.modifiers if m in ("and", "or", "xor")), None)
     ops = c.operands(3, 4)
     bits = BITS[kind]
@@ -416,8 +431,7 @@ def compare(c: Context) -> Step:
 
 def select(c: Context) -> Step:
     """selp.type d, a, b, p."""
-    kind = c.i.modifiers[-1]
-    c.allow(kind)
+    kind = type_of(c)
     bits = BITS[kind]
     d, a, b, p = c.operands(4)
     read_a, read_b, read_p = c.value(a, bits, kind), c.value(b, bits, kind), c.predicate(p)
@@ -425,39 +439,46 @@ def select(c: Context) -> Step:
     return lambda w: write(w, np.where(read_p(w), read_a(w), read_b(w)))
 
 
-_NARROW = {"e4m3": 8, "e5m2": 8, "e2m1": 4, "ue8m0": 8}
+_PACKED = {"e4m3x2": 16, "e5m2x2": 16, "e2m3x2": 16, "e3m2x2": 16, "e2m1x2": 8, "ue8m0x2": 16}
+_WHOLE = tuple(f"{s}{n}" for s in "us" for n in (8, 16, 32, 64))
+_TO_WHOLE = ("rni", "rzi", "rmi", "rpi")
 
 
 def convert(c: Context) -> Step:
     """cvt{.rounding}{.ftz}{.sat}.dtype.atype, and the packed forms."""
+    if len(c.i.modifiers) < 2:
+        raise c.error("not two types")
     d_type, a_type = c.i.modifiers[-2:]
-    flags = set(c.i.modifiers[:-2])
-    rnd = next((m for m in c.i.modifiers[:-2] if m in (*_ROUND, "rni", "rzi", "rmi", "rpi")), None)
-    c.allow(*_ROUND, "rni", "rzi", "rmi", "rpi", "ftz", "sat", "satfinite", "relu", "pack", d_type, a_type)
-    options = {name: True for name in ("ftz", "sat", "satfinite", "relu") if name in flags}
-    ops = c.i.operands
-    if c.has("pack"):
-        raise c.error("cvt.pack is not known here")
-
-    def function(a: Array, b: Array | None = None) -> Array:
-        return converting.cvt(d_type, a_type, a, b, rnd=rnd, **options)
-
+    flags = c.i.modifiers[:-2]
+    if c.has("pack", "rs"):
+        raise c.error("cvt.pack and stochastic rounding (.rs) are not known here")
     source, result = _width(c, a_type), _width(c, d_type)
-    signed = d_type[0] == "s"
-    if len(ops) == 3:
+    c.allow("rn", "rz", "rm", "rp", "rna", *_TO_WHOLE, "ftz", "sat", "satfinite", "relu", d_type, a_type)
+    rnd = next((m for m in flags if m in _ROUND or m in _TO_WHOLE), None)
+    if (d_type in _WHOLE) != (rnd in _TO_WHOLE) and a_type not in _WHOLE and d_type != a_type:
+        raise c.error(
+            "a conversion to whole numbers, and no other, needs a rounding .rni, .rzi, .rmi or .rpi"
+        )
+    options = {name: True for name in ("ftz", "sat", "satfinite", "relu") if name in flags}
+    # A narrow number may lie in a wider register (PTX ISA 9.4.1).
+    write = c.dest(c.operands(2, 3)[0], result, d_type[0] == "s", wider=True)
+    if len(c.i.operands) == 3:
         # Two values packed into one register; the first goes to the upper half.
-        high, low = c.value(ops[1], source, a_type), c.value(ops[2], source, a_type)
-        write = c.dest(ops[0], result, signed)
-        return lambda w: write(w, function(high(w), low(w)))
-    read, write = c.value(ops[1], source, a_type), c.dest(ops[0], result, signed)
-    return lambda w: write(w, function(read(w)))
+        if not d_type.endswith("x2") or a_type != "f32":
+            raise c.error("3 operands, not 2")
+        high, low = (c.value(op, source, a_type, wider=True) for op in c.i.operands[1:])
+        return lambda w: write(w, converting.cvt(d_type, a_type, high(w), low(w), rnd=rnd, **options))
+    if d_type.endswith("x2") != a_type.endswith("x2"):
+        raise c.error("2 operands, not 3" if a_type == "f32" else "a pair and a single number")
+    read = c.value(c.i.operands[1], source, a_type, wider=True)
+    return lambda w: write(w, converting.cvt(d_type, a_type, read(w), rnd=rnd, **options))
 
 
 def _width(c: Context, kind: str) -> int:
-    if kind in BITS:
+    if kind in _PACKED:
+        return _PACKED[kind]
+    if kind in (*_WHOLE, "f16", "bf16", "f32", "f64", "tf32", "f16x2", "bf16x2"):
         return BITS[kind]
-    if kind.endswith("x2") and kind[:-2] in _NARROW:
-        return 16
     raise c.error(f"type .{kind} is not known here")
 
 

@@ -79,10 +79,11 @@ class Context:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def value(self, op: Operand, bits: int, kind: str = "") -> Reader:
-        """Raw bits of an operand; `kind` is the instruction's type, for constants."""
+    def value(self, op: Operand, bits: int, kind: str = "", wider: bool = False) -> Reader:
+        """Raw bits of an operand; `kind` is the instruction's type, for constants. `wider`: of a wider
+        register the low bits are taken (ld, st and cvt only: PTX ISA 9.4.1)."""
         if isinstance(op, Reg):
-            return self._register(op, bits)
+            return self._register(op, bits, wider)
         if isinstance(op, Imm):
             constant: Array = np.array([[self._constant(op, bits, kind)]], UNSIGNED[bits])
             return lambda w: constant
@@ -96,14 +97,21 @@ class Context:
             return self._packed(op, bits)
         raise self.error(f"operand {op!r} is not a value")
 
-    def _register(self, op: Reg, bits: int) -> Reader:
+    def _register(self, op: Reg, bits: int, wider: bool) -> Reader:
         index, width = op.index, BITS[op.type]
         if width == bits:
             return lambda w: w.get(index)
+        self._check_width(op, width, bits, wider)
         kind = UNSIGNED[bits]
+        return lambda w: w.get(index).astype(kind)
+
+    def _check_width(self, op: Reg, width: int, bits: int, wider: bool) -> None:
         if width == 1:
             raise self.error(f"{op.name} is a predicate")
-        return lambda w: w.get(index).astype(kind)
+        if bits == 1:
+            raise self.error(f"{op.name} is no predicate")
+        if width < bits or not wider:
+            raise self.error(f"{op.name} has {width} bits, not {bits}")
 
     def _constant(self, op: Imm, bits: int, kind: str) -> int:
         if op.kind == "int":
@@ -207,8 +215,9 @@ class Context:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def dest(self, op: Operand, bits: int, signed: bool = False) -> Writer:
-        """Write raw bits of a width; a wider register gets them extended by zeros or by sign."""
+    def dest(self, op: Operand, bits: int, signed: bool = False, wider: bool = False) -> Writer:
+        """Write raw bits of a width. `wider` (ld and cvt only: PTX ISA 9.4.1): a wider register gets them
+        extended by zeros, or by sign if `signed`."""
         if isinstance(op, Sink):
             return lambda w, v: None
         if isinstance(op, Vector):
@@ -218,8 +227,7 @@ class Context:
         index, width = op.index, BITS[op.type]
         if width == bits:
             return lambda w, v: w.put(index, v)
-        if width == 1 or bits == 1:
-            raise self.error(f"{op.name} is of another width")
+        self._check_width(op, width, bits, wider)
         to = UNSIGNED[width]
         if signed and width > bits:
             middle, wide = SIGNED[bits], SIGNED[width]

@@ -68,7 +68,7 @@ def load(c: Context) -> Step:
     if bits == 128:
         raise c.error("type .b128 is not known here")
     width = bits // 8 * count
-    writers = [c.dest(op, bits, kind[0] == "s") for op in _items(c, ops[0], count)]
+    writers = [c.dest(op, bits, kind[0] == "s", wider=True) for op in _items(c, ops[0], count)]
     strong, acquire, _ = _strong(c)
     a = Access(c.site, width, width, strong)
     element = UNSIGNED[bits]
@@ -112,7 +112,7 @@ def store(c: Context) -> Step:
     if space == "param":
         raise c.error("parameters of calls are not written here: functions have to be inlined")
     width = bits // 8 * count
-    readers = [c.value(op, bits, kind) for op in _items(c, ops[1], count)]
+    readers = [c.value(op, bits, kind, wider=True) for op in _items(c, ops[1], count)]
     strong, _, release = _strong(c)
     a = Access(c.site, width, width, strong)
 
