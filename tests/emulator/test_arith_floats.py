@@ -127,8 +127,7 @@ def test_fma_rounds_once(type_: str, mode: str) -> None:
     edges = interesting(layout)
     some = edges[:: 4 if type_ == "f32" else 6]
     rows: list[tuple[int, ...]] = list(itertools.product(some, some, some))
-    x, y = codes(type_, 400), codes(type_, 400)
-    for p, q in zip(x, y, strict=True):
+    for p, q in zip(codes(type_, 400), codes(type_, 400), strict=True):
         exact = product(value(layout, p), value(layout, q))
         near = code_of(layout, -exact if isinstance(exact, Fraction) else exact)
         # c near -ab, so that the low half of the product decides; or at the point between two numbers.
@@ -141,6 +140,11 @@ def test_fma_rounds_once(type_: str, mode: str) -> None:
         for j in range(3)
         for k in (-(60 << layout.fraction), -(25 << layout.fraction), 0)
     ]
+    for exponent in (1, 2, layout.fraction, 2 * layout.bias - 1, 2 * layout.bias):  # by the ends of the range
+        for _ in range(8):
+            x, y, z = (int(v) for v in RNG.integers(0, 1 << layout.fraction, 3))
+            small = exponent << layout.fraction
+            rows += [(one + x, small + y, small + z | 1 << (layout.bits - 1)), (one + x, small + y, z)]
     a, b, c = columns(type_, rows)
 
     def reference(p: int, q: int, r: int) -> int:

@@ -173,6 +173,9 @@ def test_reductions_of_floats() -> None:
     assert one("min", math.nan, 4.0, 5.0) == code(4.0)
     assert one("min", 4.0, math.nan, nan=True) == 0x7FFFFFFF
     assert one("max", math.nan) == 0x7FFFFFFF
+    odd = np.full((1, 32), 0x7F800001, np.uint32)  # a NaN one above infinity
+    odd[0, 1] = code(2.0)
+    assert int(shuffle.redux("max", "f32", odd)[0, 0]) == code(2.0)
     with pytest.raises(ValueError, match="no add of f32"):
         one("add", 1.0)
 
