@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from worker.measure.cuda_session import CudaSession
 from worker.measure.cuda_watch import GpuChange, GpuState, others_of, throttle_words
 from worker.measure.policy import Policy
 from worker.measure.session import RaceEntrant
+from worker.verify.device_cases import device_mains
 
 WARM = {"cache": "warm", "launch": "graph"}
 COLD = {"cache": "cold", "launch": "graph"}
@@ -165,6 +167,19 @@ def test_cancelling(session: CudaSession, tmp_path: Path) -> None:
         )  # fmt: skip
     assert time.monotonic() - started < 8
     assert isinstance(trial(session, tmp_path), Measured)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("", None), ("wrong value", "wrong_result"), ("abort", "crash")]
+)
+def test_verifying_alone(session: CudaSession, tmp_path: Path, fault: str, reason: str | None) -> None:
+    cases = [replace(case, name=f"case {i}") for i, case in enumerate(device_mains(gemm(m=7, n=40), 3))]
+    answer = session.verify(plan(), write_cubin(tmp_path / "k.cubin", fault=fault, us=1.0), cases)
+    if reason is None:
+        assert [check["passed"] for check in answer["checks"]] == [True, True]
+        assert answer["checks"][0]["case"] == "case 0"
+    else:
+        assert answer["reason"] == reason
 
 
 # -- races ------------------------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rooftile.plan import LaunchPlan
+from rooftile.problem import Gemm, parse_problem
+
 from service.bus import die_with_parent
 from worker.measure.candidate import failed
 from worker.measure.channel import LineReader, send
@@ -30,10 +33,14 @@ from worker.measure.cuda_candidate import CudaOrder, DeviceCandidate, Poisoned, 
 from worker.measure.cuda_health import Health, UnhealthyError
 from worker.measure.cuda_problems import DeviceProblem, prepare_on_device
 from worker.measure.cuda_race import run_device_race
+from worker.measure.limits import run_limit_s
 from worker.measure.policy import Policy
+from worker.verify.cases import Case
+from worker.verify.device_checks import check_device_case, prepare_device_case
 
 _BACKEND = "worker.measure.cuda_backend:cupy_backend"
 _PREPARE_S = 120.0
+_CASE_FIELDS = ("name", "placement", "offset", "seed", "alpha", "beta", "pad", "align", "out_is_c")
 
 
 class DeviceProcess:
@@ -54,6 +61,8 @@ class DeviceProcess:
         if op == "open":
             return self._open(message)
         assert self._backend is not None, "opened first"
+        if op == "verify":
+            return guarded(lambda: self._verify(message), self._backend, lambda: None)
         try:
             data = self._prepared(message)
         except UnhealthyError as error:
@@ -87,6 +96,26 @@ class DeviceProcess:
         except UnhealthyError as error:
             return {"status": "unhealthy", "message": str(error)}
         return {"status": "open", "l2_bytes": self._backend.l2_bytes, **found}
+
+    def _verify(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A kernel on cases of their own, without any timing."""
+        assert self._backend is not None
+        self.tell({"phase": "load", "limit_s": 15.0})
+        backend, plan = self._backend, LaunchPlan.from_json(message["plan"])
+        kernel = backend.kernel(Path(message["so_path"]), plan)
+        rows: list[dict[str, Any]] = []
+        for number, one in enumerate(message["cases"]):
+            problem = parse_problem(one["problem"])
+            assert isinstance(problem, Gemm)
+            case = Case(problem=problem, **{name: one[name] for name in _CASE_FIELDS})
+            limit = 10.0 + run_limit_s(problem.flops, problem.min_bytes, None)
+            self.tell({"phase": "verify", "number": number, "case": case.to_json(), "limit_s": limit})
+            prepared = prepare_device_case(case, backend.memory)
+            result = check_device_case(
+                kernel, prepared, backend.memory, lambda _: None, repeat=int(message["repeat"])
+            )
+            rows.append(result.to_json())
+        return {"status": "verified", "checks": rows}
 
     def _prepared(self, message: Mapping[str, Any]) -> DeviceProblem:
         assert self._backend is not None

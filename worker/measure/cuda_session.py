@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,6 +34,7 @@ from worker.measure.cuda_health import IDLE_WAIT_S
 from worker.measure.oom import oom_kills
 from worker.measure.outcomes import failed, lost, race_outcome, trial_outcome
 from worker.measure.session import Cancelled, RaceEntrant
+from worker.verify.cases import Case
 
 _log = structlog.get_logger("rooftile.measure")
 
@@ -273,6 +274,22 @@ class CudaSession:
             found[name] = {"name": name, "measurement": None, "verdict": None, "failure": failure}
         answer["entrants"] = [found[one.name] for one in entrants]
         return race_outcome(answer, entrants, time.monotonic() - started)
+
+    def verify(
+        self, plan: LaunchPlan, so_path: Path, cases: Sequence[Case], *, repeat: int = 2
+    ) -> dict[str, Any]:
+        """Run a kernel on these cases, each `repeat` times more, and judge: {"status": "verified", "checks":
+        [...]} or a failure with its reason and evidence. ChildLostError where it was nobody's fault."""
+        return self._ask(
+            {
+                "op": "verify",
+                "plan": plan.to_json(),
+                "so_path": str(so_path),
+                "repeat": repeat,
+                "cases": [{**asdict(case), "problem": case.problem.to_json()} for case in cases],
+            },
+            None,
+        )
 
     # -- asking -----------------------------------------------------------------------------------------
 
