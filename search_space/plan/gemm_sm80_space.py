@@ -116,6 +116,9 @@ def check(problem: Problem, device: GpuDevice, schedule: Schedule) -> list[Viola
     extents = (("bm", t.bm, t.warps_m, 16), ("bn", t.bn, t.warps_n, 8))
     if found := rules.warps(extents, "mma.sync m16n8"):
         return found  # the rest would divide what does not divide
+    if t.bk * shape.a.size % STEP_BYTES:
+        message = f"bk = {t.bk} of {shape.a.dtype} is no whole steps of {STEP_BYTES} bytes (mma.sync)"
+        found.append(Violation("depth", message, {"bk": t.bk, "step": STEP_BYTES // shape.a.size}))
     a, b = t.stage_bytes(shape)
     what = f"{t.stages} stages of {a} + {b} bytes"
     found += rules.memory(device, t.smem_bytes(shape), what, t.threads, t.resident)

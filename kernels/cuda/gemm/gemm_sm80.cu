@@ -138,6 +138,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
                 fragments[0].multiply(sums);
             }
         }
+        // Each tile begins with the first set: with an odd count of steps the next fragments lie in the second.
+        if constexpr (RT_LOOKAHEAD && STEPS % 2 == 1)
+            if (i + 1 < count) fragments[0] = fragments[1];
         if constexpr (!RT_LOOKAHEAD) {
             if (more) {
                 stream_a.store(to_a);
