@@ -1,8 +1,8 @@
 """Does the emulator acquit kernels that it does not know and that are right on silicon?
 
-Two come from outside: Triton's matmul for sm_80 with plain pointers, and a multistage GEMM of CUTLASS 2. Each is
-compiled here, without a GPU, and must give the right answer without an accusation in every order. A witness is
-only worth what it uses, so each names the instructions it is there for.
+Two come from outside: Triton's matmul for sm_80 with plain pointers, and a multistage GEMM of CUTLASS 2. Each
+is compiled here, without a GPU, and must give the right answer without an accusation in every order. A
+witness is only worth what it uses, so each names the instructions it is there for.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def _cutlass() -> Witness:
                  "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "bar.sync"),
         b_nk=True,
         sizes=((2 * bm, bn, 5 * bk), (2 * bm + 8, bn + 8, 10 * bk), (64, 64, 8), (72, 40, 40)),
-        # Past its first stages it leaves out copies of rows outside the result, and multiplies what lies there.
+        # Past its first stages it leaves out copies of rows outside the result, and multiplies what lies
+        # there.
         strict=lambda m, n, k: m % bm == 0 and n % bn == 0,
     )  # fmt: skip
 

@@ -67,8 +67,9 @@ class Mutation:
 
 def mutations(family: str | None = None) -> Iterator[Mutation]:
     """All of them, or those of one family."""
+    from bench.mutations.gemm_sm70 import MUTATIONS as SM70
     from bench.mutations.gemm_sm80 import MUTATIONS as SM80
 
-    for m in SM80:
+    for m in (*SM80, *SM70):
         if family is None or m.family == family:
             yield m

@@ -37,7 +37,8 @@ def test_a_witness_is_right_and_unaccused(witness: Witness) -> None:
 @pytest.mark.parametrize("witness", witnesses(), ids=lambda w: w.name)
 @pytest.mark.parametrize("order", [Order("early"), Order("late")], ids=str)
 def test_a_witness_without_its_waits_is_accused(witness: Witness, order: Order) -> None:
-    """So that silence above means something. Without all of them: Triton's own overlap, and one may be spared."""
+    """So that silence above means something. Without all of them: Triton's own overlap, and one may be
+    spared."""
     try:
         ptx = build(witness)
     except WitnessMissingError as error:

@@ -1,0 +1,318 @@
+"""What does the emulator find, what does it acquit, and how fast is it?
+
+    python -m bench.emulator [--quick] [--json FILE] [--cases N]
+
+Cases: at least 40 schedules of each CUDA family by pairwise design (bench/emulator_cases.py), each on many
+small sizes, copies as early and as late as can be, a random order on one of them; the answer against float64.
+Witnesses: kernels from outside that are right on silicon (bench/witnesses.py). Mutations: mistakes planted in
+our own kernels (bench/mutations); each must be accused, and those that leave the numbers right in program
+order are counted apart, since only the race, order and deadlock checks can see them. Speed: one 128x128x32
+four-stage bf16 GEMM of 256x512x320 on one core. Exit 0 when it measured, 1 when it could not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rooftile.problem import Gemm
+
+from bench.common import BenchError, bench_lock, environment, say, write
+from bench.emulator_cases import EmulatorCase, cases
+from bench.mutations import CLASSES, Mutation, mutations
+from bench.witnesses import Witness, WitnessMissingError, run_witness, witnesses
+from emulator import Order, Program
+from search_space.device import Device
+from search_space.registry import get_family
+from search_space.schedule import Schedule
+from service.paths import kernels_dir
+from worker.compile import compile_kernel
+from worker.errors import CompileFailure, CompilerMissingError
+from worker.verify.emulated import EARLY, LATE, EmulatedVerdict, UndecidedError, prove
+
+FAMILIES = ("gemm_sm80", "gemm_sm70")
+PLAIN = {"gemm_sm80": ("sm_80", "bf16"), "gemm_sm70": ("sm_70", "f16")}
+# bf16 has 8 bits: rounding a result is off by about 2^-9 in the mean.
+WITNESS_BOUND = 4e-3
+_BIG = 4096
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result."""
+
+    kind: str
+    """case, witness or mutation."""
+    name: str
+    passed: bool
+    seconds: float
+    message: str = ""
+    more: tuple[tuple[str, Any], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "kind": self.kind, "name": self.name, "passed": self.passed, "seconds": round(self.seconds, 2),
+            "message": self.message, **dict(self.more),
+        }  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit 0 when it measured, whatever the figures say."""
+    parser = argparse.ArgumentParser(prog="python -m bench.emulator", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a sample of everything, under 3 minutes")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--cases", type=int, default=None, help="schedules of each family (default 44; quick 5)"
+    )
+    args = parser.parse_args(argv)
+    count = args.cases or (5 if args.quick else 44)
+    try:
+        with bench_lock():
+            env = environment(quick=args.quick, cases_per_family=count)
+            started = time.monotonic()
+            rows, speed = measure(count, quick=args.quick)
+            env["seconds"] = round(time.monotonic() - started, 1)
+    except (BenchError, CompilerMissingError) as error:
+        print(f"bench.emulator: {error}", file=sys.stderr)
+        return 1
+    figures = figures_of(rows) | speed
+    write(args.json, figures, [row.to_json() for row in rows], env)
+    print(json.dumps({"figures": figures}, indent=1))
+    return 0
+
+
+def measure(count: int, *, quick: bool) -> tuple[list[Row], dict[str, float]]:
+    """All rows, and the figures of speed; the latter first, while nothing else runs."""
+    with tempfile.TemporaryDirectory(prefix="rooftile-bench-") as folder:
+        home = Path(folder)
+        speed = reference_speed(home, repeats=2 if quick else 5)
+        rate = speed["instructions_per_s"]
+        say(f"reference GEMM {speed['reference_gemm_s']:.2f} s, {rate:.0f} instructions/s")
+        planted = list(mutations())
+        testimony = list(range(len(witnesses())))
+        if quick:
+            planted, testimony = sample(planted, 16), testimony[1:2]
+        work: list[tuple[Callable[..., Row], tuple[Any, ...]]] = []
+        for family in FAMILIES:
+            chosen = cases(family, count)
+            if len(chosen) < count:
+                raise BenchError(
+                    f"{family}: only {len(chosen)} different legal cases were found, not {count}"
+                )
+            work += [(run_case, (case, i, home)) for i, case in enumerate(chosen)]
+        work += [(run_testimony, (i, quick)) for i in testimony]
+        work += [(run_mutation, (m, home)) for m in planted]
+        return list(_together(work)), speed
+
+
+def sample(planted: list[Mutation], count: int) -> list[Mutation]:
+    """Some of each class and family, the same every time."""
+    found: list[Mutation] = []
+    for turn in range(len(planted)):
+        for family in FAMILIES:
+            for kind in CLASSES[turn % 2 :: 2]:
+                mine = [m for m in planted if m.kind == kind and m.family == family and not m.equivalent]
+                if turn // 2 < len(mine) and mine[turn // 2] not in found and len(found) < count:
+                    found.append(mine[turn // 2])
+    return found
+
+
+def _together(work: list[tuple[Callable[..., Row], tuple[Any, ...]]]) -> Iterable[Row]:
+    """On all cores, each process with one thread."""
+    saved = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+            waiting = [pool.submit(function, *arguments) for function, arguments in work]
+            for future in as_completed(waiting):
+                row = future.result()
+                word = "ok  " if row.passed else "NO  "
+                say(f"{word} {row.kind} {row.name} ({row.seconds:.1f} s) {row.message[:150]}")
+                yield row
+    finally:
+        for name, value in saved.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+# -- one row each
+# ------------------------------------------------------------------------------------------------
+
+
+def run_case(case: EmulatorCase, number: int, home: Path) -> Row:
+    """Prove one schedule on all its small sizes."""
+    started = time.monotonic()
+    family, device = get_family(case.family), Device.for_arch(case.arch)
+    name = f"{case.family} {case.arch} {case.problem.title()} {case.schedule.one_line()}"
+    more: tuple[tuple[str, Any], ...]
+    more = (("family", case.family), ("arch", case.arch), ("problem", case.problem.to_json()),
+            ("schedule", case.schedule.to_json()))  # fmt: skip
+    try:
+        built = compile_kernel(family.build(case.problem, device, case.schedule), home=home)
+    except CompileFailure as failure:
+        text = f"not compiled: {failure.reason}: {failure.message}"
+        return Row("case", name, False, time.monotonic() - started, text, (*more, ("compiled", False)))
+    small = case.small()
+    assert built.ptx is not None
+    try:
+        verdict = prove(
+            built.ptx, family, case.problem, device, case.schedule, problems=small, orders=(EARLY, LATE),
+            extra=(Order("random", number + 1),), seed=number,
+        )  # fmt: skip
+        passed, message, checks = verdict.passed, told(verdict), verdict.checks
+    except UndecidedError as error:
+        passed, message, checks = False, str(error.evidence.get("message", error)), ()
+    counted = Counter(str(check["order"]).partition(":")[0] for check in checks)
+    more = (*more, ("compiled", True), ("problems", len(small)), ("runs", dict(counted)))
+    return Row("case", name, passed, time.monotonic() - started, message, more)
+
+
+def run_testimony(number: int, quick: bool) -> Row:
+    """A witness on its sizes, in every order."""
+    started = time.monotonic()
+    witness: Witness = witnesses()[number]
+    try:
+        ptx = witness.build()
+    except WitnessMissingError as error:
+        raise BenchError(f"{witness.name}: {error}") from None
+    if missing := witness.missing_opcodes(ptx):
+        return Row(
+            "witness", witness.name, False, time.monotonic() - started, f"it has no {', '.join(missing)}"
+        )
+    program = Program.from_ptx(ptx)
+    accused, wrong = 0, 0
+    text = ""
+    for size in witness.sizes:
+        for order in (
+            (EARLY, LATE) if quick else (EARLY, LATE, Order("ahead"), Order("behind"), Order("random", 1))
+        ):
+            error_, report = run_witness(witness, program, size, order, 0)
+            accused += len(report.faults)
+            wrong += not error_ < WITNESS_BOUND
+            if report.faults:
+                text = text or report.faults[0].message
+    more = (("accused", accused), ("wrong", wrong), ("sizes", [list(s) for s in witness.sizes]))
+    return Row("witness", witness.name, not accused and not wrong, time.monotonic() - started, text, more)
+
+
+def run_mutation(mutation: Mutation, home: Path) -> Row:
+    """`passed`: it was caught, or, for one that changes nothing, acquitted."""
+    started = time.monotonic()
+    arch, dtype = PLAIN[mutation.family]
+    family, device = get_family(mutation.family), Device.for_arch(arch)
+    problem = Gemm(_BIG, _BIG, _BIG, dtype, **mutation.problem)
+    schedule = family.default(problem, device).replace(**mutation.values)
+    name = f"{mutation.family} {mutation.kind}: {mutation.name}"
+    more: tuple[tuple[str, Any], ...] = (("class", mutation.kind), ("family", mutation.family),
+                                         ("equivalent", mutation.equivalent))  # fmt: skip
+    if illegal := family.check(problem, device, schedule):
+        raise BenchError(f"{name}: its schedule is not legal: {illegal[0]}")
+    with tempfile.TemporaryDirectory(dir=home) as folder:
+        root = mutation.sources(kernels_dir(), Path(folder))
+        try:
+            built = compile_kernel(family.build(problem, device, schedule), home=home, root=root)
+        except CompileFailure as failure:
+            raise BenchError(f"{name}: it does not compile: {failure.message}") from None
+    assert built.ptx is not None
+    caught, message, quiet = judge(built.ptx, problem, schedule, mutation.family, arch)
+    passed = caught if mutation.equivalent is None else not caught
+    return Row("mutation", name, passed, time.monotonic() - started, message,
+               (*more, ("right_in_program_order", quiet), ("caught", caught)))  # fmt: skip
+
+
+def judge(
+    ptx: bytes | str, problem: Gemm, schedule: Schedule, family_name: str, arch: str
+) -> tuple[bool, str, bool]:
+    """(accused or wrong, the message, whether the numbers alone are right in program order)."""
+    family, device = get_family(family_name), Device.for_arch(arch)
+    quiet = True
+    try:
+        verdict = prove(ptx, family, problem, device, schedule, orders=(EARLY, LATE))
+    except UndecidedError as error:
+        return True, str(error.evidence.get("message", error)), False
+    try:
+        numbers = prove(ptx, family, problem, device, schedule, orders=(EARLY,), accuse=False)
+        quiet = numbers.passed
+    except UndecidedError:
+        quiet = False
+    return not verdict.passed, told(verdict), quiet
+
+
+def told(verdict: EmulatedVerdict) -> str:
+    """What the verdict says, in one line."""
+    if verdict.passed:
+        return ""
+    return f"{verdict.reason}: {verdict.evidence.get('message', '')}"
+
+
+# -- speed and sums
+# -------------------------------------------------------------------------------------------------
+
+
+def reference_speed(home: Path, repeats: int) -> dict[str, float]:
+    """Seconds of the reference GEMM on one core, parsing included, and warp instructions a second."""
+    family, device = get_family("gemm_sm80"), Device.for_arch("sm_80")
+    problem = Gemm(256, 512, 320, "bf16")
+    schedule = family.default(problem, device).replace(
+        bm=128, bn=128, bk=32, stages=4, warps_m=2, warps_n=2, split_k=1, resident=1
+    )
+    if illegal := family.check(problem, device, schedule):
+        raise BenchError(f"the reference schedule is not legal: {illegal[0]}")
+    built = compile_kernel(family.build(problem, device, schedule), home=home)
+    assert built.ptx is not None
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        seconds, rate = [], []
+        for _ in range(repeats):
+            begun = time.monotonic()
+            verdict = prove(built.ptx, family, problem, device, schedule, problems=(problem,), orders=(LATE,))
+            seconds.append(time.monotonic() - begun)
+            if not verdict.passed:
+                raise BenchError(f"the reference GEMM is wrong: {told(verdict)}")
+            rate.append(verdict.checks[0]["instructions"] / verdict.checks[0]["seconds"])
+    finally:
+        os.sched_setaffinity(0, cores)
+    return {"reference_gemm_s": statistics.median(seconds), "instructions_per_s": statistics.median(rate)}
+
+
+def figures_of(rows: Sequence[Row]) -> dict[str, float | int | None]:
+    """The sums."""
+    facts = [(row, dict(row.more)) for row in rows]
+    tried = [(row, f) for row, f in facts if row.kind == "case" and f["compiled"]]
+    planted = [(row, f) for row, f in facts if row.kind == "mutation" and f["equivalent"] is None]
+    innocent = [row for row, f in facts if row.kind == "mutation" and f["equivalent"] is not None]
+    testimony = [(row, f) for row, f in facts if row.kind == "witness"]
+    found: dict[str, float | int | None] = {
+        "schedules_verified": sum(row.passed for row, _ in tried),
+        "schedules_wrong": sum(not row.passed for row, _ in tried),
+        "schedules_not_compiled": sum(row.kind == "case" and not f["compiled"] for row, f in facts),
+        "runs": sum(sum(f["runs"].values()) for _, f in tried),
+        "witnesses_right": sum(row.passed for row, _ in testimony),
+        "planted": len(planted),
+        "caught": sum(row.passed for row, _ in planted),
+        "planted_right_in_program_order": sum(bool(f["right_in_program_order"]) for _, f in planted),
+        "false_alarms": sum(not row.passed for row in innocent)
+        + sum(f.get("accused", 0) > 0 for _, f in testimony),
+    }
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

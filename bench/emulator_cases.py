@@ -1,0 +1,195 @@
+"""On which schedules and problems of a family is the emulator let loose? A pairwise design.
+
+Every two values of two axes (types, layouts, epilogue, tiles, stages, movements, order...) come together in
+some case, as far as the family's rules allow it. Each case is run on many small sizes: ragged rows and
+columns, and every count of steps of k from none to two more than there are stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from rooftile.errors import FieldError
+from rooftile.problem import Gemm
+
+from search_space.device import Device
+from search_space.family import Family
+from search_space.registry import get_family
+from search_space.schedule import Schedule, Value
+
+_BIG = 4096
+_PROBLEM: dict[str, dict[str, tuple[Any, ...]]] = {
+    "gemm_sm80": {
+        "dtype": ("bf16", "f16", "tf32", "s8", "u8", "e4m3", "e5m2"),
+        "a": ("mk", "km"), "b": ("kn", "nk"), "c": ("mn", "nm"),
+    },
+    "gemm_sm70": {"dtype": ("f16",), "a": ("mk", "km"), "b": ("kn", "nk"), "c": ("mn", "nm")},
+}  # fmt: skip
+_COMMON: dict[str, tuple[Any, ...]] = {
+    "alpha": ("any", "one"),
+    "beta": ("zero", "any", "one"),
+    "bias": (None, "n"),
+    "activation": (None, "relu", "gelu", "gelu_tanh", "silu"),
+    "residual": (False, True),
+    "out": ("default", "f32"),
+    "batch": (1, 2),
+}
+_ARCHS = {"gemm_sm80": {"e4m3": ("sm_89", "sm_120a", "sm_90a"), "e5m2": ("sm_89", "sm_90a")}, "gemm_sm70": {}}
+_DEFAULT_ARCHS = {
+    "gemm_sm80": ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120a"),
+    "gemm_sm70": ("sm_70", "sm_90a"),
+}
+# Parameters whose every value shows in the code; tiles are kept small, so that cases stay quick.
+_MOST_TILE = 128
+
+
+@dataclass(frozen=True)
+class EmulatorCase:
+    """One schedule for one (large) problem on one arch."""
+
+    family: str
+    arch: str
+    problem: Gemm
+    schedule: Schedule
+
+    def small(self) -> tuple[Gemm, ...]:
+        """The sizes it is run on: those of the family's proof, then every count of steps of k."""
+        device, family = Device.for_arch(self.arch), get_family(self.family)
+        proof = [p for p in family.proof_problems(self.problem, device, self.schedule) if isinstance(p, Gemm)]
+        wide = proof[0]
+        bk, stages = self.schedule.integer("bk"), _stages(self.schedule)
+        splits = self.schedule.integer("split_k") if "split_k" in self.schedule else 1
+        found = list(proof)
+        for steps in range(stages + 3):
+            k = steps * bk - (steps * 3) % 8 if steps else 0
+            if splits > 1 and k <= (splits - 1) * bk:
+                continue
+            m, n = 1 + (wide.m + 7 * steps) // 3, 1 + (wide.n + 5 * steps) // 4
+            small = _at(wide, min(m, wide.m), min(n, wide.n), min(k, wide.k))
+            if small is not None and small not in found:
+                found.append(small)
+        return tuple(found)
+
+
+def _stages(schedule: Schedule) -> int:
+    return schedule.integer("stages") if "stages" in schedule else 2
+
+
+def _at(p: Gemm, m: int, n: int, k: int) -> Gemm | None:
+    """The problem at other sizes, with the same pitches."""
+    try:
+        return Gemm(
+            m, n, k, p.dtype, batch=p.batch, layout=p.layout, ld=p.ld, align=p.align, scale=p.scale,
+            alpha=p.alpha, beta=p.beta, epilogue=p.epilogue,
+        )  # fmt: skip
+    except FieldError:
+        return None
+
+
+def cases(family_name: str, count: int, seed: int = 0) -> list[EmulatorCase]:
+    """`count` different legal cases: each is the one, of some drawn around a pair of values that no case
+    before has, that brings the most pairs that are new."""
+    family = get_family(family_name)
+    rng = Random(seed)
+    axes = _axes(family)
+    names = sorted(axes)
+    missing = {
+        frozenset({(x, v), (y, u)})
+        for i, x in enumerate(names) for y in names[i + 1 :] for v in axes[x] for u in axes[y]
+    }  # fmt: skip
+    found: dict[str, EmulatorCase] = {}
+    while len(found) < count:
+        best: tuple[int, str, EmulatorCase, set[frozenset[tuple[str, Any]]]] | None = None
+        for _ in range(_DRAWS):
+            wanted = dict(rng.choice(sorted(missing, key=repr))) if missing else {}
+            made = _draw(family, axes, wanted, rng)
+            if made is None:
+                continue
+            case, pairs = made
+            key = f"{case.arch} {case.problem.key} {case.schedule.key}"
+            new = len(pairs & missing)
+            if key not in found and (best is None or new > best[0]):
+                best = (new, key, case, pairs)
+        if best is None:
+            break
+        found[best[1]] = best[2]
+        missing -= best[3]
+    return list(found.values())
+
+
+_DRAWS = 24
+
+
+def _draw(
+    family: Family, axes: Mapping[str, tuple[Any, ...]], wanted: Mapping[str, Any], rng: Random
+) -> tuple[EmulatorCase, set[frozenset[tuple[str, Any]]]] | None:
+    """A legal case with the values in `wanted` where the rules allow it, and the pairs that it has."""
+    values = {name: rng.choice(choices) for name, choices in axes.items()} | dict(wanted)
+    base = _problem(family, values)
+    if base is None:
+        return None
+    arch, problem = base
+    device = Device.for_arch(arch)
+    schedule = family.default(problem, device)
+    mine = schedule.values()
+    # One value after the other, as long as the schedule stays legal; those that are wanted first.
+    order = [n for n in axes if n in mine]
+    rng.shuffle(order)
+    order.sort(key=lambda n: n not in wanted)
+    for name in order:
+        moved = schedule.replace(**{name: values[name]})
+        if not family.check(problem, device, moved):
+            schedule = moved
+    case = EmulatorCase(family.name, arch, problem, schedule)
+    final = {n: schedule[n] if n in mine else values[n] for n in axes}
+    names = sorted(final)
+    pairs = {frozenset({(x, final[x]), (y, final[y])}) for i, x in enumerate(names) for y in names[i + 1 :]}
+    return case, pairs
+
+
+def _axes(family: Family) -> dict[str, tuple[Any, ...]]:
+    """Of the problem as they stand; of the schedule as the family offers them for a plain problem, tiles
+    cut."""
+    plain = Gemm(_BIG, _BIG, _BIG, "f16", beta="any")
+    arch = _DEFAULT_ARCHS[family.name][0]
+    axes = dict(_PROBLEM[family.name]) | dict(_COMMON)
+    for p in family.parameters(plain, Device.for_arch(arch)):
+        choices: tuple[Value, ...] = p.choices
+        if p.name in ("bm", "bn"):
+            choices = tuple(c for c in choices if isinstance(c, int) and c <= _MOST_TILE)
+        if p.name == "stages":
+            choices = tuple(c for c in choices if isinstance(c, int) and c <= 5)
+        if p.name == "split_k":
+            choices = (1, 1, 2, 3, 7)
+            choices = tuple(dict.fromkeys(choices))
+        if len(choices) > 1:
+            axes[p.name] = choices
+    return axes
+
+
+def _problem(family: Family, values: Mapping[str, Any]) -> tuple[str, Gemm] | None:
+    """Arch and problem of these values; None where there is no such problem, or the family refuses it."""
+    dtype = values["dtype"]
+    whole = dtype in ("s8", "u8")
+    activation = values["activation"] if not whole else ("relu" if values["activation"] else None)
+    types: Any = {"a": dtype}
+    if values["out"] == "f32" and not whole:
+        types["c"] = "f32"
+    try:
+        problem = Gemm(
+            _BIG, _BIG, _BIG, types, batch=values["batch"],
+            layout={"a": values["a"], "b": values["b"], "c": values["c"]},
+            alpha=values["alpha"], beta=values["beta"],
+            epilogue={"bias": values["bias"], "activation": activation, "residual": values["residual"]},
+        )  # fmt: skip
+    except FieldError:
+        return None
+    archs = _ARCHS[family.name].get(dtype, _DEFAULT_ARCHS[family.name])
+    # Spread over the archs by what else is in the case, the same way every time.
+    arch = archs[sum(map(ord, problem.key)) % len(archs)]
+    if family.supports(problem, arch):
+        return None
+    return arch, problem
