@@ -122,12 +122,10 @@ class Kernel:
         return self.dynamic_start + dynamic if dynamic else self.static_shared_bytes
 
     @cached_property
-    def orders_ctas(self) -> bool:
-        """Whether some instruction can order CTAs among each other: strong or atomic accesses that may be of
-        global memory."""
+    def orders_threads(self) -> bool:
+        """Whether some instruction but barriers can order threads: strong or atomic accesses."""
         return any(
-            (i.opcode in ("atom", "red") or (i.opcode in ("ld", "st") and _ORDERING & set(i.modifiers)))
-            and "shared" not in "".join(i.modifiers)
+            i.opcode in ("atom", "red") or (i.opcode in ("ld", "st") and not _ORDERING.isdisjoint(i.modifiers))
             for i in self.body
         )
 

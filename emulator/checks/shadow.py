@@ -3,8 +3,8 @@
 Memory is watched in granules: as many bytes as the narrowest access of the kernel to that space. For each
 granule: the last write (epoch, thread, place), and the reads since. Shared memory keeps the last read of each
 warp of the CTA, global memory the last one of all: enough to see that a buffer is overwritten while it is
-read.
-"""
+read. Strong accesses (volatile, relaxed, atomic) do not race with each other, only with others; their reads
+are not kept. """
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 WHOLE = 32
 """In place of a lane: the warp as a whole, or several of its lanes. Nothing of the warp itself is ordered
-with it without a barrier. A thread's number here is warp * 64 + lane."""
+with it without a barrier. A thread's number here is 64 * (warp of the launch) + lane."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class Conflict:
     """An access that nothing orders after an earlier one. `at` indexes the flat list of accesses checked."""
 
     what: str
-    """`write after write`, `read after write`, `write after read`, `copy under way`, `unwritten`,
-    `two lanes`."""
+    """`write after write`, `read after write`, `write after read`, `copy under way`, `unwritten`."""
     at: int
     granule: int
     warp: int
+    """Among the resident ones."""
     lane: int
     other_warp: int
+    """Of the launch."""
     other_lane: int
     other_site: int
 
@@ -51,6 +52,7 @@ class Shadow:
         self.write_epoch: I32 = np.full(granules, first, np.int32)
         self.write_thread: I32 = np.full(granules, -1, np.int32)
         self.write_site: I32 = np.full(granules, -1, np.int32)
+        self.write_strong: Bools = np.zeros(granules, np.bool_)
         reads = (granules, columns) if columns else (granules,)
         self.read_epoch: I32 = np.zeros(reads, np.int32)
         self.read_lane: I32 = np.zeros(reads, np.int32)
@@ -59,28 +61,50 @@ class Shadow:
         self.copy_site: I32 = np.full(granules, -1, np.int32)
         self.copy_thread: I32 = np.zeros(granules, np.int32)
         """Place of the asynchronous copy that will write the granule, -1 for none, and who issued it."""
+        self.copying = 0
+        """Copies under way: what is issued and has not landed."""
 
-    def settle(self, clocks: Clocks) -> None:
+    def settle(self) -> None:
         """A launch has ended: all it did happens before the next."""
-        self.clocks = clocks
         self.write_epoch[self.write_epoch != NEVER] = BEFORE
         self.read_epoch[:] = 0
 
+    def postpone(self, warp: int, lanes: Bools) -> None:
+        """Some lanes of `warp` release what they did in its last epoch: what other lanes did then is not of
+        it, and counts as done in the epoch that begins."""
+        clocks = self.clocks
+        epoch, number = int(clocks.epoch[warp]) - 1, clocks.base + warp
+        others = np.append(~lanes, np.ones(32, np.bool_))
+        at = np.nonzero((self.write_epoch == epoch) & (self.write_thread >> 6 == number))[0]
+        self.write_epoch[at[others[self.write_thread[at] & 63]]] = epoch + 1
+        if self.columns:
+            # Rows of other CTAs have other warps in this column; those are not touched.
+            cta, column = divmod(warp, self.columns)
+            part = len(self.read_epoch) * cta // (len(clocks.epoch) // self.columns)
+            end = len(self.read_epoch) * (cta + 1) // (len(clocks.epoch) // self.columns)
+            reads, lane = self.read_epoch[part:end, column], self.read_lane[part:end, column]
+            reads[(reads == epoch) & others[lane]] = epoch + 1
+        else:
+            at = np.nonzero((self.read_epoch == epoch) & (self.read_warp == number))[0]
+            self.read_epoch[at[others[self.read_lane[at]]]] = epoch + 1
+
     # Every method takes `granule` (n, g), `warp` and `lane` (n,), and gives the first conflict or None.
 
-    def read(self, granule: Index, warp: Index, lane: Index, site: int) -> Conflict | None:
+    def read(
+        self, granule: Index, warp: Index, lane: Index, site: int, strong: bool = False
+    ) -> Conflict | None:
         """Reads by instruction `site`."""
-        found = self._after_writes(granule, warp, lane, "read after write", unwritten=True)
-        if self.columns:
-            at = (granule, (warp % self.columns)[:, None])
-        else:
-            at = (granule,)  # type: ignore[assignment]
+        found = self._after_writes(granule, warp, lane, "read after write", unwritten=True, strong=strong)
+        if strong:
+            return found
+        at: tuple[Index, ...] = (granule, (warp % self.columns)[:, None]) if self.columns else (granule,)
         epoch = np.broadcast_to(self.clocks.epoch[warp][:, None], granule.shape)
         lanes = np.broadcast_to(lane[:, None], granule.shape)
         same = self.read_epoch[at] == epoch
         if not self.columns:
-            same &= self.read_warp[granule] == warp[:, None]
-            self.read_warp[granule] = warp[:, None]
+            number = (warp + self.clocks.base)[:, None]
+            same &= self.read_warp[granule] == number
+            self.read_warp[granule] = number
         many = same & (self.read_lane[at] != lanes)
         self.read_epoch[at] = epoch
         self.read_site[at] = site
@@ -103,31 +127,41 @@ class Shadow:
         site: int,
         copy: bool = False,
         same: Callable[[], Bools] | None = None,
+        strong: bool = False,
     ) -> tuple[Conflict | None, Bools | None]:
         """Writes. Second: where several lanes write one granule together (their values must then be equal).
         `copy`: an asynchronous copy issued now; the granules are then under way until `land`. `same()` says
         where the bytes are what lies there already: to write those again harms nobody."""
-        found = self._after_writes(granule, warp, lane, "write after write", unwritten=False, same=same)
+        found = self._after_writes(
+            granule, warp, lane, "write after write", unwritten=False, same=same, strong=strong
+        )
         found = found or self._after_reads(granule, warp, lane)
-        thread = (warp * 64 + lane).astype(np.int32)[:, None]
+        thread = self._thread(warp, lane)
         if copy:
+            self.copying += granule.size
             self.copy_site[granule] = site
             self.copy_thread[granule] = thread
             twice = self.copy_thread[granule] != thread
         else:
-            self._stamp(granule, warp, thread, site)
+            self._stamp(granule, warp, thread, site, strong)
             twice = self.write_thread[granule] != thread
         return found, twice if twice.any() else None
 
     def land(self, granule: Index, warp: Index, lane: Index, site: int) -> None:
         """Copies have ended and their issuer has waited for them: from here on they are its writes."""
+        self.copying -= granule.size
         self.copy_site[granule] = -1
-        self._stamp(granule, warp, (warp * 64 + lane).astype(np.int32)[:, None], site)
+        self._stamp(granule, warp, self._thread(warp, lane), site, False)
 
-    def _stamp(self, granule: Index, warp: Index, thread: I32, site: int) -> None:
-        self.write_epoch[granule] = self.clocks.epoch[warp][:, None]
+    def _thread(self, warp: Index, lane: Index) -> I32:
+        return ((warp + self.clocks.base) * 64 + lane).astype(np.int32)[:, None]
+
+    def _stamp(self, granule: Index, warp: Index, thread: I32, site: int, strong: bool) -> None:
+        epoch = self.clocks.stamp(warp) if strong else self.clocks.epoch[warp]
+        self.write_epoch[granule] = epoch[:, None]
         self.write_thread[granule] = thread
         self.write_site[granule] = site
+        self.write_strong[granule] = strong
 
     def _after_writes(
         self,
@@ -137,24 +171,30 @@ class Shadow:
         what: str,
         unwritten: bool,
         same: Callable[[], Bools] | None = None,
+        strong: bool = False,
     ) -> Conflict | None:
-        under_way = self.copy_site[granule]
-        if under_way.max(initial=-1) >= 0:
-            at = tuple(np.argwhere(under_way >= 0)[0])
-            issuer = int(self.copy_thread[granule[at]])
-            return self._conflict("copy under way", at, granule, warp, lane, issuer, int(under_way[at]))
+        if self.copying:
+            under_way = self.copy_site[granule]
+            if under_way.max(initial=-1) >= 0:
+                at = tuple(np.argwhere(under_way >= 0)[0])
+                issuer = int(self.copy_thread[granule[at]])
+                return self._conflict("copy under way", at, granule, warp, lane, issuer, int(under_way[at]))
         epoch = self.write_epoch[granule]
         if unwritten and epoch.min(initial=BEFORE) == NEVER:
             at = tuple(np.argwhere(epoch == NEVER)[0])
             return self._conflict("unwritten", at, granule, warp, lane, -1, -1)
-        thread = self.write_thread[granule]
-        mine = (warp * 64 + lane).astype(np.int32)[:, None]
         late = epoch > BEFORE
+        if strong:
+            late &= ~self.write_strong[granule]
         if not late.any():
             return None
+        thread = self.write_thread[granule]
         warps = np.broadcast_to(warp[:, None], granule.shape)
-        other = np.where(late, thread >> 6, warps)
-        bad = late & ((thread != mine) | (lane == WHOLE)[:, None]) & ~self.clocks.ordered(warps, other, epoch)
+        other = np.where(late, thread >> 6, 0)
+        bad = late & ~self.clocks.ordered(warps, other, epoch)
+        if not bad.any():
+            return None
+        bad &= (thread != self._thread(warp, lane)) | (lane == WHOLE)[:, None]
         if same is not None and bad.any():
             bad &= ~same()
         if not bad.any():
@@ -168,6 +208,7 @@ class Shadow:
         epoch = self.read_epoch[granule]
         if epoch.max(initial=0) <= BEFORE:
             return None
+        base = self.clocks.base
         if self.columns:
             known = self.clocks.row_of_cta(warp)[:, None, :]
             bad = epoch > known
@@ -180,14 +221,15 @@ class Shadow:
                 return None
             i, j, column = (int(x) for x in np.argwhere(bad)[0])
             g = int(granule[i, j])
-            other = int(warp[i]) // self.columns * self.columns + column
+            other = base + int(warp[i]) // self.columns * self.columns + column
             reader, site = int(self.read_lane[g, column]), int(self.read_site[g, column])
         else:
             warps = np.broadcast_to(warp[:, None], granule.shape)
-            readers = np.where(epoch > BEFORE, self.read_warp[granule], warps)
-            bad = (epoch > BEFORE) & ~self.clocks.ordered(warps, readers, epoch)
+            late = epoch > BEFORE
+            readers = np.where(late, self.read_warp[granule], 0)
+            bad = late & ~self.clocks.ordered(warps, readers, epoch)
             same = (self.read_lane[granule] == lane[:, None]) & (lane != WHOLE)[:, None]
-            bad &= ~((readers == warps) & same)
+            bad &= ~((readers == warps + base) & same)
             if not bad.any():
                 return None
             i, j = (int(x) for x in np.argwhere(bad)[0])

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.machine.copies import load, store
-from emulator.machine.memory import CONST_WINDOW, FIRST_SLOT, LOCAL_WINDOW, SHARED_WINDOW, SLOT_BITS, Buffer
+from emulator.machine.memory import (
+    FIRST_SLOT,
+    LOCAL_WINDOW,
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+    SLOT_BITS,
+    WINDOW_BITS,
+    Buffer,
+)
 from emulator.report import FaultKind
 
 if TYPE_CHECKING:
@@ -53,10 +61,9 @@ def read(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index) 
         offset, row, lane, address = offset[sel], row[sel], lane[sel], address[sel]
         if len(offset):
             granule = _granules(offset, a.width, w.kernel.shared_granule)
-            if not a.strong:
-                conflict = w.shared_shadow.read(granule, w.warps[row], lane, a.site)
-                if conflict:
-                    _shared_conflict(w, conflict, a.site)
+            conflict = w.shared_shadow.read(granule, w.warps[row], lane, a.site, a.strong)
+            if conflict:
+                _shared_conflict(w, conflict, a.site)
             count_shared(w, "load", a.width, address, row)
             w.counters.add("bytes.shared_to_register", w.warps[row], a.width)
             found[sel] = load(w.shared.data, offset, a.width)
@@ -70,9 +77,9 @@ def read(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index) 
             offset = offset[inside]
             if len(offset):
                 shadow = w.launch.shadow(buffer)
-                if shadow is not None and not a.strong:
+                if shadow is not None:
                     granule = _granules(offset, a.width, w.launch.granule(buffer))
-                    conflict = shadow.read(granule, w.warps[row[which]], lane[which], a.site)
+                    conflict = shadow.read(granule, w.warps[row[which]], lane[which], a.site, a.strong)
                     if conflict:
                         _global_conflict(w, conflict, a.site, buffer, shadow)
                 found[which] = load(buffer.data, offset, a.width)
@@ -104,13 +111,14 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
             offset, row, lane, address, data = offset[fine], row[fine], lane[fine], address[fine], data[fine]
         if len(offset):
             granule = _granules(offset, a.width, w.kernel.shared_granule)
-            if not a.strong:
-                same = _unchanged(w.shared.data, offset, data, granule.shape[1])
-                conflict, twice = w.shared_shadow.write(granule, w.warps[row], lane, a.site, same=same)
-                if conflict:
-                    _shared_conflict(w, conflict, a.site)
-                if twice is not None:
-                    _two_lanes(w, a, granule, twice, data, row, lane)
+            same = _unchanged(w.shared.data, offset, data, granule.shape[1])
+            conflict, twice = w.shared_shadow.write(
+                granule, w.warps[row], lane, a.site, same=same, strong=a.strong
+            )
+            if conflict:
+                _shared_conflict(w, conflict, a.site)
+            if twice is not None and not a.strong:
+                two_lanes(w, a, granule, twice, data, row, lane)
             count_shared(w, "store", a.width, address, row)
             w.counters.add("bytes.register_to_shared", w.warps[row], a.width)
             store(w.shared.data, offset, data)
@@ -134,15 +142,14 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
             shadow = w.launch.shadow(buffer)
             assert shadow is not None
             granule = _granules(offset, a.width, w.launch.granule(buffer))
-            if a.strong:
-                shadow.write_epoch[granule] = 1
-            else:
-                same = _unchanged(buffer.data, offset, data[which], granule.shape[1])
-                conflict, twice = shadow.write(granule, w.warps[row[which]], lane[which], a.site, same=same)
-                if conflict:
-                    _global_conflict(w, conflict, a.site, buffer, shadow)
-                if twice is not None:
-                    _two_lanes(w, a, granule, twice, data[which], row[which], lane[which])
+            same = _unchanged(buffer.data, offset, data[which], granule.shape[1])
+            conflict, twice = shadow.write(
+                granule, w.warps[row[which]], lane[which], a.site, same=same, strong=a.strong
+            )
+            if conflict:
+                _global_conflict(w, conflict, a.site, buffer, shadow)
+            if twice is not None and not a.strong:
+                two_lanes(w, a, granule, twice, data[which], row[which], lane[which])
             store(buffer.data, offset, data[which])
         return
     if space == "local":
@@ -162,13 +169,13 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
 def _by_space(w: Wave, a: Access, address: I64, row: Index, lane: Index, data: U8 | None) -> U8:
     """Generic addresses: each space's in turn."""
     slot = address >> SLOT_BITS
-    window = address >> 40
+    window = address >> WINDOW_BITS
     found = np.full((len(address), a.width), 0xFF, np.uint8)
     parts = (
         ("global", slot >= FIRST_SLOT, 0),
-        ("shared", window == SHARED_WINDOW >> 40, SHARED_WINDOW),
-        ("local", window == LOCAL_WINDOW >> 40, LOCAL_WINDOW),
-        ("global", window == CONST_WINDOW >> 40, 0),
+        ("shared", window == SHARED_WINDOW >> WINDOW_BITS, SHARED_WINDOW),
+        ("local", window == LOCAL_WINDOW >> WINDOW_BITS, LOCAL_WINDOW),
+        ("param", window == PARAM_WINDOW >> WINDOW_BITS, PARAM_WINDOW),
     )
     known = np.zeros(len(address), np.bool_)
     for space, which, base in parts:
@@ -348,8 +355,8 @@ def _who(w: Wave, c: Conflict) -> str:
     lane = "" if c.other_lane >= 32 else f" lane {c.other_lane}"
     if c.other_warp < 0:
         return "an earlier access"
-    same = w.cta_of[c.other_warp] == w.cta_of[c.warp]
-    cta = "" if same else f" of CTA {w.launch.cta_name(w, int(w.cta_of[c.other_warp]))}"
+    other = c.other_warp // w.per_cta
+    cta = "" if other == int(w.ctas[w.cta_of[c.warp]]) else f" of CTA {w.launch.cta_at(other)}"
     return f"warp {c.other_warp % w.per_cta}{lane}{cta}"
 
 
@@ -362,7 +369,7 @@ def _global_conflict(w: Wave, c: Conflict, site: int, buffer: Buffer, shadow: Sh
     w.launch.fault(w, kind, site, text, warp=c.warp, lane=c.lane, buffer=buffer.name, other_site=c.other_site)
 
 
-def _two_lanes(w: Wave, a: Access, granule: Index, twice: Bools, data: U8, row: Index, lane: Index) -> None:
+def two_lanes(w: Wave, a: Access, granule: Index, twice: Bools, data: U8, row: Index, lane: Index) -> None:
     """Several lanes wrote the same bytes at once: harmless only if all wrote the same."""
     per = max(a.width // granule.shape[1], 1)
     pieces = data[:, : per * granule.shape[1]].reshape(len(data), granule.shape[1], per)

@@ -1,4 +1,8 @@
-"""Who waits at which CTA barrier, and when may they go on?"""
+"""Who waits at which CTA barrier, and when may they go on?
+
+A warp has come to a barrier when all its threads have that have not ended; it then counts for 32 threads (PTX
+ISA, bar: counts are multiples of the warp size, and a thread waits for all non-exited threads of its warp).
+"""
 
 from __future__ import annotations
 
@@ -20,21 +24,27 @@ COUNT = 16
 
 @dataclass
 class Barrier:
-    """One barrier of one CTA between two completions. Counts are of threads."""
+    """One barrier of one CTA between two completions."""
 
     expected: int | None = None
-    """As an instruction named it; None: every thread that has not ended."""
-    arrived: int = 0
+    """Threads, as an instruction named them; None: every thread that has not ended."""
+    reduces: bool = False
+    lanes: dict[int, int] = field(default_factory=dict)
+    """Of each warp that came: bit mask of its lanes that did."""
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """(warp, bit mask of lanes) that wait."""
-    came: list[tuple[int, int]] = field(default_factory=list)
-    """(warp, site) of every arrival."""
-    warps: list[int] = field(default_factory=list)
-    published: list[I32] = field(default_factory=list)
+    sites: set[int] = field(default_factory=set)
+    published: dict[int, I32] = field(default_factory=dict)
+    """Of each warp that has come as a whole: its clock."""
     votes: list[tuple[int, int]] = field(default_factory=list)
     """bar.red: (threads that voted, how many of them true)."""
     results: list[tuple[int, int, int, str]] = field(default_factory=list)
     """bar.red: (warp, bit mask of lanes, register, operation) that want the outcome."""
+
+    @property
+    def arrived(self) -> int:
+        """Threads, as far as they count."""
+        return 32 * len(self.published)
 
 
 class Barriers:
@@ -58,59 +68,78 @@ class Barriers:
         from emulator.machine.wave import AT_BARRIER
 
         w = self._wave
-        if wait:
-            w.set_status(AT_BARRIER)
-        w.jump(site + 1)
+        whole = w.per_cta * 32
         if not 0 <= number < COUNT:
-            w.launch.fault(
-                w, FaultKind.BARRIER_COUNT, site, f"barrier {number} is not one of 0 to {COUNT - 1}"
-            )
+            text = f"barrier {number} is not one of 0 to {COUNT - 1}"
+            w.launch.fault(w, FaultKind.BARRIER_COUNT, site, text, row=0)
+            w.jump(site + 1)
             return
-        if expected is not None and (expected % 32 or not 0 < expected <= w.per_cta * 32):
+        if expected is not None and (expected % 32 or not 0 < expected <= whole):
             w.launch.fault(
                 w, FaultKind.BARRIER_COUNT, site,
                 f"barrier {number} for {expected} threads: the count must be a multiple of 32, at most the"
-                f" {w.per_cta * 32} of the CTA",
+                f" {whole} of the CTA", row=0,
             )  # fmt: skip
+            w.jump(site + 1)
             return
-        mask = w.mask_full()
-        lanes = mask.sum(axis=1)
-        published = w.clocks.release(w.warps)
+        w.jump(site + 1)
         w.counters.add("waits.barrier" if wait else "waits.barrier_arrive", w.warps)
-        touched = []
+        if votes is None and wait and expected in (None, whole) and self._all_at_once(number):
+            return
+        if wait:
+            w.set_status(AT_BARRIER)
+        mask = w.mask_full()
+        bits = np.packbits(mask, axis=1, bitorder="little").view(np.uint32)[:, 0].tolist()
         for row, warp in enumerate(w.warps.tolist()):
             key = (int(w.cta_of[warp]), number)
             barrier = self._open.get(key)
             if barrier is None:
-                barrier = self._open[key] = Barrier(expected)
-            if barrier.expected != expected:
-                w.launch.fault(
-                    w, FaultKind.BARRIER_COUNT, site,
-                    f"barrier {number} is awaited for {_threads(expected)} here and for"
-                    f" {_threads(barrier.expected)} by those who came before", row=row,
-                )  # fmt: skip
-            barrier.arrived += int(lanes[row])
-            if expected is not None and barrier.arrived > expected:
-                w.launch.fault(
-                    w, FaultKind.BARRIER_COUNT, site,
-                    f"{barrier.arrived} threads came to barrier {number}, which is for {expected}", row=row,
-                )  # fmt: skip
+                barrier = self._open[key] = Barrier(expected, votes is not None)
+            self._check(barrier, number, expected, votes is not None, warp, bits[row], site, row)
+            barrier.expected = barrier.expected or expected
+            barrier.lanes[warp] = barrier.lanes.get(warp, 0) | bits[row]
+            barrier.sites.add(site)
             if wait:
-                bits = int(np.packbits(mask[row], bitorder="little").view(np.uint32)[0])
-                barrier.waiting.append((warp, bits))
+                barrier.waiting.append((warp, bits[row]))
                 if result is not None:
-                    barrier.results.append((warp, bits, *result))
-            barrier.came.append((warp, site))
-            barrier.warps.append(warp)
-            barrier.published.append(published[row])
+                    barrier.results.append((warp, bits[row], *result))
             if votes is not None:
-                barrier.votes.append((int(lanes[row]), int((votes[row] & mask[row]).sum())))
-            touched.append(key)
-        for key in dict.fromkeys(touched):
+                barrier.votes.append((bits[row].bit_count(), int((votes[row] & mask[row]).sum())))
             self._complete(key)
 
+    def _all_at_once(self, number: int) -> bool:
+        """The usual case, without a loop: all warps of some CTAs, and nobody else, meet at a barrier of
+        all."""
+        w = self._wave
+        if w.mask is not None or w.rows % w.per_cta:
+            return False
+        ctas = w.cta_of[w.warps].reshape(-1, w.per_cta)
+        if (ctas != ctas[:, :1]).any() or (self._open and any(n == number for _, n in self._open)):
+            return False
+        w.clocks.join_ctas(w.warps)
+        return True
+
+    def _check(
+        self, barrier: Barrier, number: int, expected: int | None, reduces: bool, warp: int, bits: int,
+        site: int, row: int,
+    ) -> None:  # fmt: skip
+        w = self._wave
+        text = None
+        whole = w.per_cta * 32
+        if (barrier.expected or whole) != (expected or whole):
+            text = (
+                f"barrier {number} is awaited for {_threads(expected)} here and for"
+                f" {_threads(barrier.expected)} by those who came before"
+            )
+        elif barrier.lanes.get(warp, 0) & bits:
+            text = f"it comes to barrier {number} once more before the barrier has completed"
+        elif barrier.reduces != reduces:
+            text = f"barrier {number} is used with bar.red and without at the same time"
+        if text is not None:
+            w.launch.fault(w, FaultKind.BARRIER_COUNT, site, text, row=row)
+
     def exited(self) -> None:
-        """Threads have ended: barriers for `every thread` may be complete without them."""
+        """Threads have ended: barriers may be complete without them."""
         for key in list(self._open):
             self._complete(key)
 
@@ -119,20 +148,24 @@ class Barriers:
 
         w = self._wave
         barrier = self._open[key]
-        expected = barrier.expected
-        if expected is None:
+        for warp, bits in barrier.lanes.items():
+            if warp not in barrier.published and (_lanes(bits) | (w.status[warp] == EXITED)).all():
+                barrier.published[warp] = w.clocks.release(np.array([warp]))[0]
+        if not barrier.published:
+            return
+        if barrier.expected is None:
             first = key[0] * w.per_cta
-            status = w.status[first : first + w.per_cta]
-            expected = int((status != EXITED).sum())
-        if barrier.arrived < expected or not barrier.came:
+            alive = (w.status[first : first + w.per_cta] != EXITED).any(axis=1)
+            if any(first + p not in barrier.published for p in np.nonzero(alive)[0].tolist()):
+                return
+        elif barrier.arrived < barrier.expected:
             return
         del self._open[key]
-        rows = np.stack(barrier.published)
-        waiting = np.array([warp for warp, _ in barrier.waiting], np.intp)
+        waiting = np.array(sorted({warp for warp, _ in barrier.waiting}), np.intp)
         if len(waiting):
-            w.clocks.join(np.unique(waiting), rows)
+            w.clocks.join(waiting, np.stack(list(barrier.published.values())))
         for warp, bits in barrier.waiting:
-            w.status[warp][_lanes(bits)] = RUN
+            w.status[warp][_lanes(bits) & (w.status[warp] != EXITED)] = RUN
         threads, true = sum(n for n, _ in barrier.votes), sum(t for _, t in barrier.votes)
         for warp, bits, register, op in barrier.results:
             value = true if op == "popc" else true == threads if op == "and" else true > 0
@@ -144,13 +177,12 @@ class Barriers:
         told = []
         for (cta, number), barrier in sorted(self._open.items()):
             first = cta * w.per_cta
-            here = sorted({warp - first for warp in barrier.warps})
+            here = sorted(warp - first for warp in barrier.lanes)
             others = [p for p in range(w.per_cta) if p not in here]
-            wanted = barrier.expected
             line = (
                 f"CTA {w.launch.cta_name(w, cta)}: barrier {number} has {barrier.arrived} of"
-                f" {_threads(wanted)}; warps {_list(here)} came"
-                f" ({', '.join(sorted({w.kernel.where(site) for _, site in barrier.came}))})"
+                f" {_threads(barrier.expected)}; warps {_list(here)} came"
+                f" ({', '.join(sorted({w.kernel.where(site) for site in barrier.sites}))})"
             )
             told.append(line + (f", warps {_list(others)} did not" if others else ""))
         return told

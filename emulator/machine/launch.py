@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from emulator.checks.clocks import Clocks
+from emulator.checks.clocks import Clocks, Mark
 from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
 from emulator.kernel import Block, Kernel
-from emulator.machine.memory import Buffer, GlobalMemory
+from emulator.machine.memory import SLOT_BITS, Buffer, GlobalMemory
 from emulator.machine.wave import AT_CONVERGE, EXITED, Stop, Wave
 from emulator.report import Fault, FaultKind, Limits, Order, Region
 
@@ -89,6 +89,9 @@ class Launching:
         self.params = params
         self.param_data = np.frombuffer(params + bytes(-len(params) % 16 + 16), np.uint8)
         self.symbols: dict[str, int] = {}
+        self.const_slots: list[int] = []
+        """Where variables in constant memory lie."""
+        self.marks: dict[int, Mark] = {}
 
     @property
     def instructions(self) -> int:
@@ -101,17 +104,21 @@ class Launching:
 
     def run(self) -> None:
         """All CTAs, wave after wave. Stop is raised where the run is over."""
+        names = {v.name for v in self.kernel.module_data if v.space == "const"}
+        self.const_slots = [self.symbols[n] >> SLOT_BITS for n in names if n in self.symbols]
         x, y, z = self.grid
         total = x * y * z
         bx, by, bz = self.block
         per_cta = -(-bx * by * bz // 32)
         resident = max(1, RESIDENT_WARPS // per_cta)
+        for shadow in self.watch.shadows.values():
+            shadow.settle()
         old = np.seterr(all="ignore")
         try:
             for first in range(0, total, resident):
                 wave = Wave(self, self.kernel, range(first, min(first + resident, total)))
                 for shadow in self.watch.shadows.values():
-                    shadow.settle(wave.clocks)
+                    shadow.clocks = wave.clocks
                 try:
                     wave.run()
                 finally:
@@ -135,7 +142,7 @@ class Launching:
     def key(self, w: Wave, space: str, address: int, row: int) -> int:
         """One number for a word in memory, whichever CTA names it."""
         if space == "shared":
-            return -1 - (int(w.cta_of[w.warps[row]]) << 32) - address
+            return -1 - (int(w.ctas[w.cta_of[w.warps[row]]]) << 32) - address
         return address
 
     def area(self, offset: int) -> tuple[str | None, int | None, str]:
@@ -156,11 +163,11 @@ class Launching:
 
     def cta_name(self, w: Wave, cta: int) -> str:
         """`(1, 0, 0)`."""
-        return str(self._cta(w, cta))
+        return str(self.cta_at(int(w.ctas[cta])))
 
-    def _cta(self, w: Wave, cta: int) -> tuple[int, int, int]:
+    def cta_at(self, linear: int) -> tuple[int, int, int]:
+        """The coordinates of a CTA in the grid, from its number."""
         x, y, _ = self.grid
-        linear = int(w.ctas[cta])
         return linear % x, linear // x % y, linear // (x * y)
 
     # -- trouble --------------------------------------------------------------------------------------------
@@ -187,7 +194,7 @@ class Launching:
             return
         if warp is None and row is not None:
             warp = int(w.warps[row])
-        cta = None if warp is None else self._cta(w, int(w.cta_of[warp]))
+        cta = None if warp is None else self.cta_at(int(w.ctas[w.cta_of[warp]]))
         who = ""
         if warp is not None:
             at = "" if lane is None or lane >= 32 else f" lane {lane}"

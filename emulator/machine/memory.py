@@ -19,9 +19,10 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 SLOT_BITS = 44
 """Each global buffer begins in a slot of 2^44 bytes of its own: no overrun can reach the next one."""
-SHARED_WINDOW = 1 << 40
-LOCAL_WINDOW = 2 << 40
-CONST_WINDOW = 3 << 40
+WINDOW_BITS = 40
+SHARED_WINDOW = 1 << WINDOW_BITS
+LOCAL_WINDOW = 2 << WINDOW_BITS
+PARAM_WINDOW = 3 << WINDOW_BITS
 """Generic addresses of the other spaces; below the first slot."""
 FIRST_SLOT = 4
 # 256 bytes into the slot, as a driver's allocations are aligned; more must be asked for by the plan.

@@ -65,11 +65,12 @@ class Stop(Exception):  # ends a run, for whoever asked for the first fault only
 
 
 class Converge(Exception):  # caught by the wave: the lanes wait for the others of their warps
-    """Lanes that the instruction at `site` wants are elsewhere."""
+    """Lanes of `warps` that the instruction at `site` wants are elsewhere."""
 
-    def __init__(self, site: int) -> None:
+    def __init__(self, site: int, warps: Index) -> None:
         super().__init__()
         self.site = site
+        self.warps = warps
 
 
 class Wave:
@@ -96,7 +97,7 @@ class Wave:
         tid = tid.reshape(count, WARP)
         exists = tid < threads
         self.exists = exists
-        gx, gy, _ = launch.grid
+        gx, gy, gz = launch.grid
         linear = self.ctas[self.cta_of]
         self.special: dict[str, Array] = {
             "%tid.x": (tid % bx).astype(np.uint32),
@@ -123,7 +124,10 @@ class Wave:
         self.registers: list[Array | None] = [None] * len(kernel.function.registers)
         self.local: npt.NDArray[np.uint8] | None = None
         self.shared = SharedMemory(len(ctas), launch.shared_bytes, kernel.shared_base)
-        self.clocks = Clocks(len(ctas), self.per_cta, kernel.orders_ctas)
+        first = int(self.ctas[0]) * self.per_cta if len(ctas) else 0
+        self.clocks = Clocks(
+            len(ctas), self.per_cta, kernel.orders_threads, first, gx * gy * gz * self.per_cta, launch.marks
+        )
         granules = self.shared.data.size // kernel.shared_granule + 1
         self.shared_shadow = Shadow(granules, self.per_cta, self.clocks, written=False)
         self.copies: Copies = Copies(self)
@@ -140,7 +144,11 @@ class Wave:
         self.rows_full = np.repeat(self.all_warps, WARP)
         self._carry = np.zeros((count, WARP), np.bool_)
         self._turns: dict[int, int] = {}
-        self._stuck = b""
+        self._serial_turns = 0
+        self._held = False
+        """Whether any lane waits for the rest of its warp."""
+        self._tried: dict[int, bytes] = {}
+        """How the lanes of a warp stood when it was last tried to let those go on."""
 
     # -- registers ----------------------------------------------------------------------------------------
 
@@ -241,13 +249,31 @@ class Wave:
             state[self.warps[rows], lanes] = value
 
     def need(self, site: int, members: npt.NDArray[np.bool_] | None = None) -> None:
-        """All lanes of the group's warps (or those in `members`, (rows, 32)) must be here, or the instruction
-        waits for them."""
+        """All 32 lanes of the group's warps (or those in `members`, (rows, 32)) must be here, or the
+        instruction waits for them."""
         if self.mask is None:
             return
-        wanted = self.exists[self.warps] if members is None else members
-        if (wanted & ~self.mask).any():
-            raise Converge(site)
+        missing = ~self.mask if members is None else members & ~self.mask
+        rows = missing.any(axis=1)
+        if rows.any():
+            raise Converge(site, self.warps[rows])
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """The lanes of the group's warps that have not ended, (rows, 32)."""
+        alive: npt.NDArray[np.bool_] = self.status[self.warps] != EXITED
+        return alive
+
+    def released(self, row: int) -> None:
+        """The active lanes of a row of the group have released what they did."""
+        if self.mask is None:
+            return
+        warp = int(self.warps[row])
+        lanes = self.mask[row]
+        if (lanes | (self.status[warp] == EXITED)).all():
+            return
+        self.shared_shadow.postpone(warp, lanes)
+        for shadow in self.launch.watch.shadows.values():
+            shadow.postpone(warp, lanes)
 
     # -- the loop -------------------------------------------------------------------------------------------
 
@@ -257,22 +283,16 @@ class Wave:
         random = self.order.kind == "random"
         while True:
             live = self.status == RUN
+            if self._held and self._retry(live):
+                continue
             if not live.any():
-                if self._unblock():
-                    continue
                 if (self.status == EXITED).all():
                     return
-                self._deadlock()
-                return
+                self._stop()
             if random:
                 live = self._draw(live)
             elif serial:
-                some = np.nonzero(live.any(axis=1))[0]
-                keep = some[0] if self.order.kind == "ahead" else some[-1]
-                keep = self._fair(keep, some)
-                only = np.zeros_like(live)
-                only[keep] = live[keep]
-                live = only
+                live = self._foremost(live)
             at = np.where(live, self.pc, _FAR)
             start = int(at.min())
             turns = self._turns[start] = self._turns.get(start, 0) + 1
@@ -282,12 +302,23 @@ class Wave:
                     start = int(min(places, key=lambda p: (self._turns.get(int(p), 0) // _PATIENCE, p)))
             self._execute(start, at == start)
 
-    def _fair(self, keep: int, some: Index) -> int:
-        """A warp that spins for ever gives way to the others now and then."""
-        turns = self._turns[-1 - keep] = self._turns.get(-1 - keep, 0) + 1
-        if turns % _PATIENCE == 0:
-            return int(some[self.rng.integers(len(some))])
-        return int(keep)
+    def _foremost(self, live: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Lanes of one warp that can run: the first (ahead) or last (behind). Where CTAs have nothing to do
+        with each other, one of each CTA, which comes to the same and takes fewer turns."""
+        parts = 1 if self.clocks.full else len(self.ctas)
+        can = live.any(axis=1).reshape(parts, -1)
+        if self.order.kind == "ahead":
+            keep = can.argmax(axis=1)
+        else:
+            keep = can.shape[1] - 1 - can[:, ::-1].argmax(axis=1)
+        # A warp that spins for ever gives way to the others now and then.
+        self._serial_turns += 1
+        if self._serial_turns % _PATIENCE == 0:
+            keep = (can * self.rng.random(can.shape)).argmax(axis=1)
+        only = np.zeros_like(can)
+        only[np.arange(parts), keep] = True
+        chosen: npt.NDArray[np.bool_] = live & only.reshape(-1, 1)
+        return chosen
 
     def _draw(self, live: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """A random choice of warps, at the place of one of them."""
@@ -297,14 +328,16 @@ class Wave:
         place = self.pc[first, lanes[self.rng.integers(len(lanes))]]
         here = live & (self.pc == place)
         draw = self.rng.random()
+        # Where CTAs have nothing to do with each other, the same warps of each.
+        count = self.count if self.clocks.full else self.per_cta
         if draw < 0.4:
-            chosen = np.zeros(self.count, np.bool_)
+            chosen = np.zeros(count, np.bool_)
         elif draw < 0.8:
-            chosen = self.rng.random(self.count) < 0.5
+            chosen = self.rng.random(count) < 0.5
         else:
-            chosen = np.ones(self.count, np.bool_)
-        chosen[first] = True
-        drawn: npt.NDArray[np.bool_] = here & chosen[:, None]
+            chosen = np.ones(count, np.bool_)
+        chosen[first % count] = True
+        drawn: npt.NDArray[np.bool_] = here & np.tile(chosen, self.count // count)[:, None]
         return drawn
 
     def _execute(self, start: int, mask: npt.NDArray[np.bool_]) -> None:
@@ -315,7 +348,8 @@ class Wave:
             self.idx = self.warps = np.nonzero(rows)[0]
             self.rows = len(self.idx)
             mask = mask[self.idx]
-        self.mask = group_mask = None if mask.all() else mask
+        self.mask = None if mask.all() else mask
+        group = self.idx, self.warps, self.rows, self.mask
         block = self.kernel.block(start)
         launch = self.launch
         launch.instructions += self.rows * block.length
@@ -330,31 +364,40 @@ class Wave:
             n = len(block.steps)
             block.finish(self)
         except Converge as wait:
-            # What was done of the block stays done; the lanes stand before the instruction that waits.
-            self.mask = group_mask
+            # What was done of the block stays done; all lanes stand before the instruction that waits, and
+            # only those of warps that are not complete wait there.
+            self.idx, self.warps, self.rows, self.mask = group
             self.jump(wait.site)
-            self.set_status(AT_CONVERGE)
+            held = self.mask_full() & np.isin(self.warps, wait.warps)[:, None]
+            self._set(self.status, AT_CONVERGE, held)
+            self._held = True
         except _CANNOT as error:
             line = self.kernel.body[min(block.start + n, len(self.kernel.body) - 1)].line
             message = f"PTX line {line}: the instruction cannot be run as it stands"
             raise EmulatorError(f"{message} ({type(error).__name__}: {error})") from error
 
-    def _unblock(self) -> bool:
-        """Nothing runs: try those again that wait for the rest of their warp, who may have come by now."""
+    def _retry(self, live: npt.NDArray[np.bool_]) -> bool:
+        """Let lanes that wait for the rest of their warp try again where none of it runs any more: the rest
+        may have come, or ended. Whether any does."""
         waiting = self.status == AT_CONVERGE
-        if not waiting.any():
-            return False
-        signature = waiting.tobytes() + self.pc[waiting].tobytes()
-        if signature == self._stuck:
-            self.launch.divergence(self, waiting)
-            return False
-        self._stuck = signature
-        self.status[waiting] = RUN
-        return True
+        rows = waiting.any(axis=1)
+        self._held = bool(rows.any())
+        changed = False
+        for warp in np.nonzero(rows & ~live.any(axis=1))[0].tolist():
+            signature = self.status[warp].tobytes() + self.pc[warp].tobytes()
+            if self._tried.get(warp) != signature:
+                self._tried[warp] = signature
+                self.status[warp][waiting[warp]] = RUN
+                changed = True
+        return changed
 
     # -- trouble ---------------------------------------------------------------------------------------------
 
-    def _deadlock(self) -> None:
+    def _stop(self) -> None:
+        """Nothing can run."""
+        waiting = self.status == AT_CONVERGE
+        if waiting.any():
+            self.launch.divergence(self, waiting)
         self.launch.deadlock(self)
 
 

@@ -228,7 +228,7 @@ def test_what_a_warp_does_together_needs_all_of_it(cuda: Cuda) -> None:
 extern "C" __global__ void run(const float* a, float* out) {
     float v = a[threadIdx.x];
     if (%s) { __syncwarp(); out[threadIdx.x] = v; }
-    else out[threadIdx.x] = 0;
+    else { barrier(1, 32); out[threadIdx.x] = 0; }
 }
 """
     a = np.ones(32, np.float32)

@@ -27,6 +27,7 @@ from emulator.ptx.nodes import (
     Symbol,
     Vector,
 )
+from emulator.report import FaultKind
 
 if TYPE_CHECKING:
     from emulator.checks.clocks import Index
@@ -249,7 +250,7 @@ class Context:
 
     def members(self, op: Operand) -> Callable[[Wave], Array]:
         """The membermask operand of a `.sync` instruction as (rows, 32) bool: the lanes it names. All of them
-        must be here, and each lane that is here must be named (checked by `Wave.need`)."""
+        that have not ended must be here, and each lane that is here must be named."""
         read = self.value(op, 32)
         site = self.site
 
@@ -257,9 +258,15 @@ class Context:
             masks = np.broadcast_to(read(w), (w.rows, WARP))
             lane = np.arange(WARP, dtype=np.uint32)
             here = w.mask_full()
+            alone = here & (masks >> lane & 1 == 0)
+            if alone.any():
+                row, first = (int(x[0]) for x in np.nonzero(alone))
+                text = f"its membermask {int(masks[row, first]):#x} does not name the lane itself"
+                w.launch.fault(w, FaultKind.DIVERGENCE, site, text, row=row, lane=first)
             named = np.bitwise_or.reduce(np.where(here, masks, 0), axis=1)
             wanted: Array = (named[:, None] >> lane & 1).astype(np.bool_)
-            w.need(site, wanted & w.exists[w.warps])
+            # Lanes that have ended are waited for by nobody.
+            w.need(site, wanted & w.present())
             return wanted
 
         return members

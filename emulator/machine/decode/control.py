@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
+from emulator.kernel import BITS
 from emulator.machine.decode.context import Context
 from emulator.machine.wave import EXITED, WARP, Array, Step, Wave
 from emulator.ptx.nodes import Imm, Label, Reg
@@ -40,6 +44,8 @@ def branch(c: Context) -> Step:
 def branch_indexed(c: Context) -> Step:
     """brx.idx index, targets."""
     c.allow("idx", "uni")
+    if c.i.guard is not None:
+        return _guarded(c, branch_indexed)
     index, table = c.operands(2)
     name = getattr(table, "name", "")
     targets = c.kernel.function.branch_targets.get(name)
@@ -114,6 +120,8 @@ def trap(c: Context) -> Step:
 
 def call(c: Context) -> Step:
     """Calls are inlined by the compilers whose output is run here; only a failed assertion is known."""
+    if c.i.guard is not None:
+        return _guarded(c, call)
     target = getattr(c.i.operands[1], "name", "") if len(c.i.operands) > 1 else ""
     site = c.site
     if target == "__assertfail":
@@ -134,8 +142,14 @@ def barrier(c: Context) -> Step:
     if not kind:
         raise c.error("neither sync, arrive nor red")
     if c.i.guard is not None:
-        return _guarded_barrier(c)
+        return _guarded(c, barrier)
+    if kind == "red":
+        _one_vote(c)
+    elif c.has("popc", "and", "or", "u32", "pred"):
+        raise c.error("an operation without .red")
     ops = list(c.i.operands)
+    if len(ops) < (3 if kind == "red" else 1):
+        raise c.error(f"{len(ops)} operands of a barrier")
     aligned = c.i.opcode == "bar" or c.has("aligned")
     site = c.site
     votes = result = None
@@ -146,7 +160,7 @@ def barrier(c: Context) -> Step:
         raise c.error(f"{len(ops)} operands of a barrier")
     number = c.value(ops[0], 32)
     count = c.value(ops[1], 32) if len(ops) == 2 else None
-    where = None if result is None else (_register(c, result), next(m for m in c.i.modifiers if m in _VOTES))
+    where = None if result is None else (_register(c, result), _one_vote(c))
 
     def step(w: Wave) -> None:
         if aligned:
@@ -163,8 +177,16 @@ def barrier(c: Context) -> Step:
 _VOTES = ("popc", "and", "or")
 
 
+def _one_vote(c: Context) -> str:
+    """popc, and, or; with the type that goes with it."""
+    found = [m for m in c.i.modifiers if m in _VOTES]
+    if len(found) != 1 or c.has("u32") != (found[0] == "popc") or c.has("pred") == (found[0] == "popc"):
+        raise c.error("neither .popc.u32, .and.pred nor .or.pred")
+    return found[0]
+
+
 def _register(c: Context, op: object) -> int:
-    if not isinstance(op, Reg):
+    if not isinstance(op, Reg) or (op.type == "pred") != c.has("pred") or BITS[op.type] not in (1, 32):
         raise c.error(f"operand {op!r} cannot be written")
     return op.index
 
@@ -199,16 +221,14 @@ def _split(w: Wave, value: Array, site: int) -> None:
 
 def _same_place(w: Wave, site: int) -> None:
     """An aligned barrier is for whole warps: the others of a warp must come to this very one."""
-    w.need(site, w.exists[w.warps] & (w.status[w.warps] != EXITED))
+    w.need(site, w.present())
 
 
-def _guarded_barrier(c: Context) -> Step:
-    """@p bar...: the others go on."""
-    from dataclasses import replace
-
+def _guarded(c: Context, build: Callable[[Context], Step]) -> Step:
+    """@p bar...: the others go on behind it."""
     assert c.i.guard is not None
     read, negated, site = c.predicate(c.i.guard), c.i.negated, c.site
-    inner = barrier(Context(c.kernel, replace(c.i, guard=None), c.site))
+    inner = build(Context(c.kernel, replace(c.i, guard=None), c.site))
 
     def step(w: Wave) -> None:
         coming = np.broadcast_to(read(w), (w.rows, WARP))

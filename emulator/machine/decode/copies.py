@@ -84,7 +84,8 @@ def _copy(c: Context) -> Step:
         granule = access.shared_granules(w, offset, size)
         conflict, twice = w.shared_shadow.write(granule, warp, lane, site, copy=True)
         access.shared_conflict(w, conflict, site)
-        del twice
+        if twice is not None:
+            access.two_lanes(w, landing, granule, twice, data, row, lane)
         access.count_shared(w, "copy", size, address, row)
         nothing = np.zeros(len(row), np.int32)
         landed = np.zeros(len(row), np.bool_)

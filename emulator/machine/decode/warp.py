@@ -128,8 +128,8 @@ def sync(c: Context) -> Step:
     def step(w: Wave) -> None:
         members(w)
         w.counters.add("waits.warp", w.warps)
-        # A new epoch of the warp. Lanes are not told apart: a barrier of some orders all of those that came.
-        w.clocks.release(w.warps)
+        # Lanes are not told apart: a barrier of some orders all.
+        w.clocks.join_lanes(w.warps)
 
     return step
 
