@@ -89,7 +89,7 @@ def downgrade() -> None:
         "WHERE state = 'proving'"
     )
     new_reasons = (
-        "'race', 'read_unwritten', 'uninitialised', 'misaligned', 'deadlock', 'barrier_count', 'divergence', "
+        "'race', 'read_unwritten', 'misaligned', 'deadlock', 'barrier_count', 'divergence', "
         "'outstanding_work', 'trap', 'not_emulated', 'emulate_timeout', 'emulate_memory', 'emulate_crash'"
     )
     for table in ("trials", "races", "quarantines"):

@@ -103,7 +103,7 @@ def told(s: Session, job: JobRecord, row: JobProblemRecord) -> str:
         return "compiled, not yet timed; nor emulated, as was asked"
     best = trials.ranked(s, row.id, FINALISTS)
     proven = sum(1 for trial in best if proof(s, trial) is Proof.PROVEN)
-    if proven == len(best):
+    if best and proven == len(best):
         return "compiled and emulated, not yet timed"
     return f"compiled, not yet timed; the emulator's verdict is there for {proven} of the best {len(best)}"
 

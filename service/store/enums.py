@@ -64,7 +64,6 @@ class TrialReason(Word):
     CONTENDED = "contended", "Every sample was disturbed by other work on the device."
     RACE = "race", "In the emulator two accesses to one place met that nothing orders."
     READ_UNWRITTEN = "read_unwritten", "In the emulator it read memory that nobody had written."
-    UNINITIALISED = "uninitialised", "In the emulator a value that was never set decided something."
     MISALIGNED = "misaligned", "In the emulator it used an address that its instruction cannot take."
     DEADLOCK = "deadlock", "In the emulator everybody waited; the evidence says who for whom."
     BARRIER_COUNT = "barrier_count", "In the emulator a barrier met another number of threads than it counts."
@@ -93,7 +92,6 @@ QUARANTINE_REASONS = frozenset(
         TrialReason.NONDETERMINISTIC,
         TrialReason.RACE,
         TrialReason.READ_UNWRITTEN,
-        TrialReason.UNINITIALISED,
         TrialReason.MISALIGNED,
         TrialReason.DEADLOCK,
         TrialReason.BARRIER_COUNT,

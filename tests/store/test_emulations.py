@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 from support.store import (
     GPU_ARCH,
     add_device,
     compile_all,
+    compiled,
     emulate_all,
     emulated,
     gpu_job,
@@ -264,6 +268,57 @@ def test_beside_a_device_the_verdict_takes_the_time_away_and_the_release_with_it
         assert [one.id for one in releases.quarantined(s)] == [release.id]
     assert [(one.state, one.time_us) for one in found if one] == [(TrialState.FAILED, None)] * 3
     assert {one.reason for one in found if one} == {TrialReason.RACE}
+
+
+@pytest.mark.parametrize("policy", ["structure", "all"])
+def test_many_at_once_wait_for_nobody_for_ever(database: Database, policy: str) -> None:
+    """Compiles and runs that end at the same moment: no trial is left waiting, no structure is run twice."""
+    count, structures = 24, 4
+    with database.begin() as s:
+        rows = gpu_job(s, count, policy=policy)
+    left, wrong = [count], {"of": 0}
+    lock = threading.Lock()
+
+    def compile_some() -> None:
+        while True:
+            with lock:
+                if left[0] <= 0:
+                    return
+                left[0] -= 1
+            for claim in database.run(lambda s: trials.claim_compile(s, "c", 1, 60, [GPU_ARCH])):
+                structure = {"of": claim.trial_id % structures}
+                built = compiled(f"{claim.trial_id}".encode(), structure=structure)
+                assert database.run(lambda s, c=claim, b=built: trials.finish_compile(s, c.claim_id, b))
+
+    def emulate_some() -> None:
+        idle_until = time.monotonic() + 30
+        while time.monotonic() < idle_until:
+            claim = database.run(lambda s: emulation_claims.claim(s, "e", 60, [GPU_ARCH]))
+            if claim is None:
+                if left[0] <= 0 and not any(thread.is_alive() for thread in compilers):
+                    return
+                time.sleep(0.005)
+                continue
+            bad = policy == "structure" and claim.trial_id % structures == wrong["of"]
+            outcome = emulated(not bad)
+            assert database.run(lambda s, c=claim, o=outcome: emulation_claims.finish(s, c.claim_id, o))
+
+    compilers = [threading.Thread(target=compile_some) for _ in range(3)]
+    emulators = [threading.Thread(target=emulate_some) for _ in range(2)]
+    for thread in (*compilers, *emulators):
+        thread.start()
+    for thread in (*compilers, *emulators):
+        thread.join(60)
+        assert not thread.is_alive()
+    with database.read() as s:
+        found = [trials.get(s, row.id) for row in rows]
+        runs = s.scalars(select(Emulation)).all()
+    for row in found:
+        assert row is not None
+        bad = policy == "structure" and row.id % structures == wrong["of"]
+        assert row.state is (TrialState.FAILED if bad else TrialState.RANKED)
+    assert len(runs) == (structures if policy == "structure" else count)
+    assert all(run.attempt == 1 for run in runs)
 
 
 def test_every_move_of_a_run_is_told(database: Database) -> None:
