@@ -54,7 +54,7 @@ MUTATIONS = (
         "of lanes that read tails of different lengths",
         Edit(MAIN, WARP, "", 2),
         values=TWO | {"copy_a": 2, "copy_b": 2},
-        equivalent="WMMA itself waits for the lanes of its warp (.sync); a barrier before orders what they wrote",
+        equivalent="WMMA waits for the lanes of its warp (.sync); a barrier orders what they wrote",
     ),
     _m("dropped barrier", "after the first tile", Edit(MAIN, SYNC, "", 0)),
     _m("dropped barrier", "after the next tile", Edit(MAIN, SYNC, "", 2)),
