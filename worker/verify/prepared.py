@@ -6,6 +6,7 @@ writes to an input faults, and nobody pays for random numbers or a float64 produ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -130,13 +131,18 @@ def as_matrix(case: Case, operand: str, array: Array) -> Array:
 
 
 def random_operand(case: Case, operand: str) -> Array:
-    """Fresh numbers, uniform in [-1, 1], from the case's seed; integers over their whole range."""
+    """Fresh numbers, uniform in [-1, 1], from the case's seed; integers over their whole range, unless their
+    sums would leave that of an f16 result."""
     shape = operand_shape(case.problem, operand)
     kind = element_dtype(operand_dtype(case.problem, operand))
     stream = np.random.Generator(np.random.SFC64([case.seed, INPUTS.index(operand)]))
     if kind.kind in "iu":
         information = np.iinfo(kind)
         low, high = max(int(information.min), -128), min(int(information.max), 255)
+        if case.problem.dtype.c == "f16":
+            # f16 ends at 65504; scales, alpha and what is added may make eight times as much of a sum.
+            most = max(1, math.isqrt(8000 // max(1, case.problem.k)))
+            low, high = max(low, -most), min(high, most)
         return stream.integers(low, high, shape, dtype=kind, endpoint=True)
     working = np.dtype(np.float64) if kind == np.float64 else np.dtype(np.float32)
     values: Array = stream.random(shape, dtype=working.type)
