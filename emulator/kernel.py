@@ -111,7 +111,7 @@ class Kernel:
                 local += -local % v.align
                 found[v.name] = Location("local", local, v.size)
                 local += v.size
-        self.local_bytes = local + (-local % 16)
+        self.local_bytes = local
         for p in self.function.params:
             found[p.name] = Location("param", p.offset, p.size)
         self.variables = found

@@ -218,11 +218,12 @@ def _shared(w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools
 
 def _local(w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools) -> tuple[I64, Bools]:
     size = w.kernel.local_bytes
+    pitch = size + (-size % 16)
     if w.local is None:
-        w.local = np.full(max(w.count * 32 * size, 16), 0xFF, np.uint8)
+        w.local = np.full(max(w.count * 32 * pitch, 16), 0xFF, np.uint8)
     inside = ok & (address >= 0) & (address + a.width <= size)
     _refuse(w, a, inside | ~ok, address, row, lane, f"the {size} bytes of local memory")
-    return (w.warps[row] * 32 + lane) * size + address, inside
+    return (w.warps[row] * 32 + lane) * pitch + address, inside
 
 
 def _buffers(

@@ -65,12 +65,14 @@ class Stop(Exception):  # ends a run, for whoever asked for the first fault only
 
 
 class Converge(Exception):  # caught by the wave: the lanes wait for the others of their warps
-    """Lanes of `warps` that the instruction at `site` wants are elsewhere."""
+    """Lanes of `warps` that the instruction at `site` wants are elsewhere. `passing`: lanes of the group
+    (rows, 32) whose guard says that they go on behind it."""
 
     def __init__(self, site: int, warps: Index) -> None:
         super().__init__()
         self.site = site
         self.warps = warps
+        self.passing: npt.NDArray[np.bool_] | None = None
 
 
 class Wave:
@@ -362,13 +364,21 @@ class Wave:
             for n, step in enumerate(block.steps):  # noqa: B007 - told where a step cannot be done
                 step(self)
             n = len(block.steps)
+            warps = self.warps
             block.finish(self)
+            if self._tried:
+                # They went on: at this very place they may wait again, in the next turn of a loop.
+                for warp in warps.tolist():
+                    self._tried.pop(warp, None)
         except Converge as wait:
             # What was done of the block stays done; all lanes stand before the instruction that waits, and
             # only those of warps that are not complete wait there.
             self.idx, self.warps, self.rows, self.mask = group
             self.jump(wait.site)
             held = self.mask_full() & np.isin(self.warps, wait.warps)[:, None]
+            if wait.passing is not None:
+                self.jump(wait.site + 1, wait.passing)
+                held = held & ~wait.passing
             self._set(self.status, AT_CONVERGE, held)
             self._held = True
         except _CANNOT as error:

@@ -16,7 +16,7 @@ from emulator.kernel import Kernel
 from emulator.machine.decode import alu, control, copies, matrix, memory, warp
 from emulator.machine.decode.context import Context, Reader
 from emulator.machine.decode.control import exit_threads
-from emulator.machine.wave import WARP, Step, Wave
+from emulator.machine.wave import WARP, Converge, Step, Wave
 from emulator.ptx.nodes import Instruction
 
 _TABLE: dict[str, Callable[[Context], Step]] = {
@@ -133,6 +133,9 @@ def guarded(step: Step, read: Reader, negated: bool) -> Step:
                 w.rows = len(w.idx)
             w.mask = None if active.all() else active
             step(w)
+        except Converge as wait:
+            wait.passing = ~wanted
+            raise
         finally:
             w.mask, w.idx, w.warps, w.rows = mask, idx, warps, rows
 

@@ -223,15 +223,8 @@ def _shift(c: Context, kind: str, bits: int) -> Plan:
     return partial(function, kind), (bits, 32), bits
 
 
-def _one_of(c: Context, *names: str) -> str:
-    found = next((m for m in c.i.modifiers if m in names), None)
-    if found is None:
-        raise c.error(f"none of {', '.join('.' + n for n in names)}")
-    return found
-
-
 def _funnel(c: Context, kind: str, bits: int) -> Plan:
-    direction, mode = _one_of(c, "l", "r"), _one_of(c, "clamp", "wrap")
+    direction, mode = c.one_of("l", "r"), c.one_of("clamp", "wrap")
     return partial(logic.shf, direction, mode), (32, 32, 32), 32
 
 
@@ -258,7 +251,7 @@ def _plain(name: str, widths: Callable[[int], Sequence[int]]) -> Callable[[Conte
 
 
 def _moded(c: Context, kind: str, bits: int) -> Plan:
-    mode = _one_of(c, "clamp", "wrap")
+    mode = c.one_of("clamp", "wrap")
     if c.i.opcode == "bmsk":
         return partial(logic.bmsk, mode), (32, 32), 32
     return partial(logic.szext, mode, kind), (32, 32), 32
@@ -304,7 +297,7 @@ def _dot(c: Context, kind: str) -> Plan:
         c.allow("u32", "s32")
         return partial(integers.dp4a, a, b), (32, 32, 32), 32
     c.allow("lo", "hi", "u32", "s32")
-    return partial(integers.dp2a, _one_of(c, "lo", "hi"), a, b), (32, 32, 32), 32
+    return partial(integers.dp2a, c.one_of("lo", "hi"), a, b), (32, 32, 32), 32
 
 
 def _slct(c: Context, kind: str) -> Plan:
@@ -341,7 +334,7 @@ _TYPED: dict[str, Callable[[Context, str], Plan]] = {"dp4a": _dot, "dp2a": _dot,
 
 def _operator(c: Context, kind: str) -> str:
     """The comparison, which must be one of the type's."""
-    found = _one_of(c, *_COMPARE)
+    found = c.one_of(*_COMPARE)
     known: tuple[str, ...]
     if kind[0] == "b" and not kind.startswith("bf"):
         known = ("eq", "ne")

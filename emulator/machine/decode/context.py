@@ -27,6 +27,7 @@ from emulator.ptx.nodes import (
     Symbol,
     Vector,
 )
+from emulator.ptx.printer import print_operand
 from emulator.report import FaultKind
 
 if TYPE_CHECKING:
@@ -67,6 +68,13 @@ class Context:
             if m not in known:
                 raise self.error(f"modifier .{m} is not known here")
 
+    def one_of(self, *names: str) -> str:
+        """The modifier that must be one of these."""
+        found = next((m for m in self.i.modifiers if m in names), None)
+        if found is None:
+            raise self.error(f"none of {', '.join('.' + n for n in names)}")
+        return found
+
     def operands(self, *counts: int) -> tuple[Operand, ...]:
         """The operands, of which there must be so many."""
         if len(self.i.operands) not in counts:
@@ -96,7 +104,7 @@ class Context:
             return self.predicate(op)
         if isinstance(op, Vector):
             return self._packed(op, bits)
-        raise self.error(f"operand {op!r} is not a value")
+        raise self.error(f"operand {print_operand(op)} is not a value")
 
     def _register(self, op: Reg, bits: int, wider: bool) -> Reader:
         index, width = op.index, BITS[op.type]
@@ -190,12 +198,12 @@ class Context:
         if isinstance(op, Imm) and op.kind == "int":
             constant = np.array([[op.value != 0]])
             return lambda w: constant
-        raise self.error(f"operand {op!r} is not a predicate")
+        raise self.error(f"operand {print_operand(op)} is not a predicate")
 
     def address(self, op: Operand) -> Reader:
         """An address operand as (rows, 32) or (1, 1) int64."""
         if not isinstance(op, Address) or op.coords is not None:
-            raise self.error(f"operand {op!r} is not an address")
+            raise self.error(f"operand {print_operand(op)} is not an address")
         base, offset = op.base, op.offset
         if isinstance(base, int):
             constant = np.array([[base + offset]], np.int64)
@@ -212,7 +220,7 @@ class Context:
         """A constant whole number."""
         if isinstance(op, Imm) and op.kind == "int":
             return op.value
-        raise self.error(f"operand {op!r} must be a whole constant")
+        raise self.error(f"operand {print_operand(op)} must be a whole constant")
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -224,7 +232,7 @@ class Context:
         if isinstance(op, Vector):
             return self._unpack(op, bits)
         if not isinstance(op, Reg):
-            raise self.error(f"operand {op!r} cannot be written")
+            raise self.error(f"operand {print_operand(op)} cannot be written")
         index, width = op.index, BITS[op.type]
         if width == bits:
             return lambda w, v: w.put(index, v)

@@ -9,8 +9,9 @@ import numpy as np
 
 from emulator.kernel import BITS
 from emulator.machine.decode.context import Context
-from emulator.machine.wave import EXITED, WARP, Array, Step, Wave
-from emulator.ptx.nodes import Imm, Label, Reg
+from emulator.machine.wave import EXITED, WARP, Array, Converge, Step, Wave
+from emulator.ptx.nodes import Imm, Label, Operand, Reg
+from emulator.ptx.printer import print_operand
 from emulator.report import FaultKind
 
 
@@ -19,7 +20,7 @@ def branch(c: Context) -> Step:
     c.allow("uni")
     (op,) = c.operands(1)
     if not isinstance(op, Label) or op.name not in c.kernel.function.labels:
-        raise c.error(f"no label {op!r}")
+        raise c.error(f"no label {print_operand(op)}")
     target, behind = c.kernel.function.labels[op.name], c.site + 1
     guard = c.i.guard
     if guard is None:
@@ -185,9 +186,9 @@ def _one_vote(c: Context) -> str:
     return found[0]
 
 
-def _register(c: Context, op: object) -> int:
+def _register(c: Context, op: Operand) -> int:
     if not isinstance(op, Reg) or (op.type == "pred") != c.has("pred") or BITS[op.type] not in (1, 32):
-        raise c.error(f"operand {op!r} cannot be written")
+        raise c.error(f"operand {print_operand(op)} cannot be written")
     return op.index
 
 
@@ -242,7 +243,11 @@ def _guarded(c: Context, build: Callable[[Context], Step]) -> Step:
         w.idx = w.warps = w.warps[rows]
         w.rows = len(w.idx)
         w.mask = None if coming[rows].all() else coming[rows]
-        inner(w)
+        try:
+            inner(w)
+        except Converge as wait:
+            wait.passing = staying
+            raise
 
     return step
 

@@ -8,7 +8,7 @@ from emulator.arith import shuffle as lanes
 from emulator.kernel import BITS
 from emulator.machine.decode.context import Context
 from emulator.machine.wave import WARP, Array, Step, Wave
-from emulator.ptx.nodes import Imm
+from emulator.ptx.nodes import Imm, Sink
 
 
 def _whole(w: Wave, value: Array) -> Array:
@@ -20,7 +20,7 @@ def shuffle(c: Context) -> Step:
     c.allow("sync", "up", "down", "bfly", "idx", "b32")
     if not c.has("sync"):
         raise c.error("only shfl.sync is known: the other form is gone since PTX 6.4 (sm_70)")
-    mode = next(m for m in c.i.modifiers if m in ("up", "down", "bfly", "idx"))
+    mode = c.one_of("up", "down", "bfly", "idx")
     target, a, b, bounds, mask = c.operands(5)
     d, p = c.two(target)
     read_a, read_b, read_c = c.value(a, 32), c.value(b, 32), c.value(bounds, 32)
@@ -46,7 +46,11 @@ def shuffle(c: Context) -> Step:
 def vote(c: Context) -> Step:
     """vote.sync.{all,any,uni}.pred p, a, membermask; vote.sync.ballot.b32."""
     c.allow("sync", "all", "any", "uni", "ballot", "pred", "b32")
-    mode = next(m for m in c.i.modifiers if m in ("all", "any", "uni", "ballot"))
+    if not c.has("sync"):
+        raise c.error("only vote.sync is known: the other form is gone since PTX 6.4 (sm_70)")
+    mode = c.one_of("all", "any", "uni", "ballot")
+    if c.i.modifiers[-1] != ("b32" if mode == "ballot" else "pred"):
+        raise c.error("the type is .b32 for .ballot and .pred for the others")
     target, a, mask = c.operands(3)
     read, members, read_mask = c.predicate(a), c.members(mask), c.value(mask, 32)
     write = c.dest(target, 32 if mode == "ballot" else 1)
@@ -61,10 +65,11 @@ def vote(c: Context) -> Step:
 def match(c: Context) -> Step:
     """match.{any,all}.sync.type d{|p}, a, membermask."""
     c.allow("sync", "any", "all", "b32", "b64")
-    mode = "any" if c.has("any") else "all"
-    kind = c.i.modifiers[-1]
+    mode, kind = c.one_of("any", "all"), c.one_of("b32", "b64")
     target, a, mask = c.operands(3)
     d, p = c.two(target)
+    if mode == "any" and not isinstance(p, Sink):
+        raise c.error("match.any has no predicate")
     read, members, read_mask = c.value(a, BITS[kind]), c.members(mask), c.value(mask, 32)
     write_d, write_p = c.dest(d, 32), c.dest(p, 1)
 
@@ -80,8 +85,11 @@ def match(c: Context) -> Step:
 def reduce(c: Context) -> Step:
     """redux.sync.op.type d, a, membermask."""
     c.allow("sync", "add", "min", "max", "and", "or", "xor", "abs", "NaN", "u32", "s32", "b32", "f32")
-    operation = next(m for m in c.i.modifiers if m in ("add", "min", "max", "and", "or", "xor"))
-    kind = c.i.modifiers[-1]
+    operation = c.one_of("add", "min", "max", "and", "or", "xor")
+    kind = c.one_of("u32", "s32", "b32", "f32")
+    types = {"add": ("u32", "s32"), "min": ("u32", "s32", "f32"), "max": ("u32", "s32", "f32")}
+    if kind not in types.get(operation, ("b32",)) or (c.has("abs", "NaN") and kind != "f32"):
+        raise c.error("there is no such reduction (redux) of such a type")
     target, a, mask = c.operands(3)
     read, members, read_mask = c.value(a, 32, kind), c.members(mask), c.value(mask, 32)
     write, absolute, nan = c.dest(target, 32), c.has("abs"), c.has("NaN")
@@ -107,6 +115,8 @@ def elect(c: Context) -> Step:
     c.allow("sync")
     target, mask = c.operands(2)
     d, p = c.two(target)
+    if isinstance(p, Sink):
+        raise c.error("the predicate is missing")
     members, read_mask = c.members(mask), c.value(mask, 32)
     write_d, write_p = c.dest(d, 32), c.dest(p, 1)
 
