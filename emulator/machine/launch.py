@@ -264,17 +264,19 @@ class Launching:
         here = waiting[warp] & (w.pc[warp] == site)
         rest = ~here & w.exists[warp]
         ended = int((w.status[warp][rest] == EXITED).sum())
+        missing = 32 - int(w.exists[warp].sum())
         elsewhere = sorted(
             {w.kernel.where(int(p) - 1) for p in w.pc[warp][rest & (w.status[warp] != EXITED)]}
         )
-        why = [f"{ended} have ended"] if ended else []
+        why = [f"{missing} do not exist"] if missing else []
+        why += [f"{ended} have ended"] if ended else []
         why += [f"others are at {', '.join(elsewhere[:3])}"] if elsewhere else []
         body = w.kernel.body[site]
         name = ".".join((body.opcode, *body.modifiers))
         self.fault(
             w, FaultKind.DIVERGENCE, site,
             f"{name} is for the whole warp, but only {int(here.sum())} of its"
-            f" {int(w.exists[warp].sum())} lanes come ({'; '.join(why)})", warp=warp,
+            f" 32 lanes come ({'; '.join(why)})", warp=warp,
         )  # fmt: skip
         raise Stop
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from emulator.machine.access import Access
 from emulator.machine.decode.context import UNSIGNED, Context, Reader
 from emulator.machine.wave import WARP, Array, Step, Wave
 from emulator.ptx.nodes import Operand, Reg, Vector
+from emulator.report import FaultKind
 
 if TYPE_CHECKING:
     from emulator.checks.clocks import Index
@@ -46,7 +48,8 @@ def _values(w: Wave, readers: Sequence[Reader]) -> list[Array]:
 
 
 def _number(c: Context) -> int:
-    return next(int(m[1]) for m in c.i.modifiers if m in ("x1", "x2", "x4"))
+    c.one_of("m8n8")
+    return int(c.one_of("x1", "x2", "x4")[1])
 
 
 def load_matrix(c: Context) -> Step:
@@ -121,19 +124,56 @@ def _shape(c: Context) -> str:
     return found
 
 
+def _layouts(c: Context) -> list[str]:
+    found = [m for m in c.i.modifiers if m in ("row", "col")]
+    if len(found) != 2:
+        raise c.error(f"{len(found)} layouts, not 2")
+    return found
+
+
+@cache
+def _tried(
+    shape: str, a_type: str, b_type: str, c_type: str, d_type: str, a_layout: str, b_layout: str,
+    a_count: int, b_count: int, c_count: int, width: int,
+) -> int:  # fmt: skip
+    """How many registers the product has, found by doing it once with zeros. ValueError where there is
+    none."""
+    zeros: Array = np.zeros((1, WARP), UNSIGNED[width])
+    found = products.mma(
+        shape, a_type, b_type, c_type, d_type, a_layout, b_layout,
+        [zeros] * a_count, [zeros] * b_count, [zeros] * c_count,
+    )  # fmt: skip
+    if sum(r.dtype.itemsize for r in found) != c_count * width // 8 and c_type == d_type:
+        raise ValueError(f"{c_count} registers of C")
+    return len(found)
+
+
 def multiply(c: Context) -> Step:
     """mma.sync.aligned.shape.alayout.blayout{.satfinite}.dtype.atype.btype.ctype d, a, b, c."""
     shape = _shape(c)
     c.allow("sync", "aligned", shape, "row", "col", "satfinite", "kind::f8f6f4", "rn", "rz", "rm", "rp",
             *_ELEMENTS)  # fmt: skip
+    if len([m for m in c.i.modifiers if m in _ELEMENTS]) != 4:
+        raise c.error("not four types")
     d_type, a_type, b_type, c_type = c.i.modifiers[-4:]
-    layouts = [m for m in c.i.modifiers if m in ("row", "col")]
+    layouts = _layouts(c)
     d, a, b, e = c.operands(4)
     read_a, read_b, read_c = _readers(c, a), _readers(c, b), _readers(c, e)
     writers = [c.dest(op, _width(op)) for op in _items(d)]
     saturate, site = c.has("satfinite"), c.site
+    if saturate and d_type != "s32":
+        raise c.error("modifier .satfinite goes with .s32")
     rnd = next((m for m in c.i.modifiers if m in ("rn", "rz", "rm", "rp")), "rn")
     m, n, k = products.dimensions(shape)
+    try:
+        results = _tried(
+            shape, a_type, b_type, c_type, d_type, *layouts, *(len(_items(op)) for op in (a, b, e)),
+            _width(_items(a)[0]),
+        )  # fmt: skip
+    except ValueError as error:
+        raise c.error(f"no such product or registers ({error})") from None
+    if len(writers) != results:
+        raise c.error(f"{len(writers)} registers of D, not {results}")
     # Volta's m8n8k4 is four products, one for each quarter of the warp.
     flops = 2 * m * n * k * (4 if shape == "m8n8k4" and a_type == "f16" else 1)
     name = f"mma.{shape}.{a_type}" + ("" if a_type == b_type else f".{b_type}")
@@ -170,7 +210,9 @@ def _tile(c: Context, role: str) -> tuple[str, str, str, str]:
     shape = _shape(c)
     c.allow(role, "load", "store", "sync", "aligned", shape, "row", "col", "shared", "shared::cta", "global",
             *_ELEMENTS)  # fmt: skip
-    layout = next(m for m in c.i.modifiers if m in ("row", "col"))
+    layout = c.one_of("row", "col")
+    if c.i.modifiers[-1] not in _ELEMENTS:
+        raise c.error("no type at its end")
     space = "shared" if c.has("shared", "shared::cta") else "global" if c.has("global") else "generic"
     return shape, layout, c.i.modifiers[-1], space
 
@@ -190,7 +232,7 @@ def _places(
 
 
 def _wmma_load(c: Context) -> Step:
-    role = next(m for m in c.i.modifiers if m in ("a", "b", "c"))
+    role = c.one_of("a", "b", "c")
     shape, layout, kind, space = _tile(c, role)
     target, source, *more = c.operands(2, 3)
     size = _bytes_of(kind)
@@ -200,13 +242,14 @@ def _wmma_load(c: Context) -> Step:
     ldm = c.value(more[0], 32) if more else (lambda w: np.array([[default]], np.uint32))
     writers = [c.dest(op, _width(op)) for op in _items(target)]
     address, site = c.address(source), c.site
-    _check_fragment(c, shape, role, kind, len(writers))
+    aligned = _check_fragment(c, shape, role, kind, len(writers))
 
     def step(w: Wave) -> None:
         w.need(site)
         at = np.broadcast_to(address(w), (w.rows, WARP))
-        _same_in_warp(w, at, site)
-        where, row, width = _places(w, at, ldm(w), rows, columns, layout, size)
+        pitch = ldm(w)
+        _same_in_warp(w, at, pitch, size, aligned, site)
+        where, row, width = _places(w, at, pitch, rows, columns, layout, size)
         a = _line(site, width, size)
         found = _split_read(w, space, a, where, row)
         tile: Array = found.view(UNSIGNED[size * 8]).reshape(w.rows, -1, width // size)
@@ -227,13 +270,14 @@ def _wmma_store(c: Context) -> Step:
     default = columns if layout == "row" else rows
     ldm = c.value(more[0], 32) if more else (lambda w: np.array([[default]], np.uint32))
     readers, address, site = _readers(c, source), c.address(target), c.site
-    _check_fragment(c, shape, "d", kind, len(readers))
+    aligned = _check_fragment(c, shape, "d", kind, len(readers))
 
     def step(w: Wave) -> None:
         w.need(site)
         at = np.broadcast_to(address(w), (w.rows, WARP))
-        _same_in_warp(w, at, site)
-        where, row, width = _places(w, at, ldm(w), rows, columns, layout, size)
+        pitch = ldm(w)
+        _same_in_warp(w, at, pitch, size, aligned, site)
+        where, row, width = _places(w, at, pitch, rows, columns, layout, size)
         held = np.stack(_values(w, readers), axis=-1)
         elements: Array = np.ascontiguousarray(held).view(UNSIGNED[size * 8])
         tile = fragments.gather(fragments.wmma_layout(shape, "d", kind, w.order.seed), elements)
@@ -255,11 +299,13 @@ def _wmma_store(c: Context) -> Step:
     return step
 
 
-def _check_fragment(c: Context, shape: str, role: str, kind: str, registers: int) -> None:
+def _check_fragment(c: Context, shape: str, role: str, kind: str, registers: int) -> int:
+    """The registers are as many as there are; the size of the fragment in bytes."""
     elements = fragments.wmma_elements(shape, role, kind)
     wanted = elements if kind in ("f32", "s32", "tf32", "f64") else elements * _bytes_of(kind) // 4
     if registers != wanted:
         raise c.error(f"{registers} registers, not {wanted}")
+    return wanted * (8 if kind == "f64" else 4)
 
 
 def _line(site: int, width: int, size: int) -> Access:
@@ -281,16 +327,25 @@ def _split_read(w: Wave, space: str, a: Access, where: Array, row: Index) -> Arr
     return found
 
 
-def _same_in_warp(w: Wave, at: Array, site: int) -> None:
-    """All lanes must name one tile, at a multiple of 32 bytes (PTX ISA, wmma.load)."""
-    from emulator.report import FaultKind
-
-    if (at != at[:, :1]).any():
-        row = int(np.nonzero((at != at[:, :1]).any(axis=1))[0][0])
-        w.launch.fault(w, FaultKind.DIVERGENCE, site, "lanes of a warp name different tiles", row=row)
-    if (at & 31).any():
-        row = int(np.nonzero((at & 31).any(axis=1))[0][0])
-        text = f"its tile at {int(at[row, 0]):#x} is no multiple of 32 bytes"
+def _same_in_warp(w: Wave, at: Array, pitch: Array, size: int, aligned: int, site: int) -> None:
+    """All lanes must name one tile, whose base is a multiple of the fragment's size (PTX ISA 9.7.14.4.2) and
+    whose rows are of 16 bytes, or of that (CUDA C++ Programming Guide, load_matrix_sync: what the library
+    asks for, which is less than the PTX text does)."""
+    differ = (at != at[:, :1]).any(axis=1)
+    if differ.any():
+        text = "lanes of a warp name different tiles"
+        w.launch.fault(w, FaultKind.DIVERGENCE, site, text, row=int(np.nonzero(differ)[0][0]))
+    wrong = at[:, 0] % aligned != 0
+    if wrong.any():
+        row = int(np.nonzero(wrong)[0][0])
+        text = f"its tile at {int(at[row, 0]):#x} is no multiple of {aligned} bytes"
+        w.launch.fault(w, FaultKind.MISALIGNED, site, text, row=row)
+    step = min(aligned, 16)
+    wide = np.broadcast_to(pitch, at.shape)[:, 0].astype(np.int64) * size
+    wrong = wide % step != 0
+    if wrong.any():
+        row = int(np.nonzero(wrong)[0][0])
+        text = f"the rows of its tile are {int(wide[row])} bytes apart, which is no multiple of {step} bytes"
         w.launch.fault(w, FaultKind.MISALIGNED, site, text, row=row)
 
 
@@ -304,17 +359,21 @@ def _packed(held: Array, size: int) -> list[Array]:
 def _wmma_mma(c: Context) -> Step:
     shape = _shape(c)
     c.allow("mma", "sync", "aligned", shape, "row", "col", "satfinite", "rn", *_ELEMENTS)
-    layouts = [m for m in c.i.modifiers if m in ("row", "col")]
+    layouts = _layouts(c)
     types = [m for m in c.i.modifiers if m in _ELEMENTS]
     # wmma.mma...dtype.ctype for f16 (A and B are f16); dtype.atype.btype.ctype for the others.
     if len(types) == 2:
         d_type, c_type = types
         a_type = b_type = "f16"
-    else:
+    elif len(types) == 4:
         d_type, a_type, b_type, c_type = types
+    else:
+        raise c.error("neither two types nor four")
     d, a, b, e = c.operands(4)
     read_a, read_b, read_c = _readers(c, a), _readers(c, b), _readers(c, e)
     writers = [c.dest(op, _width(op)) for op in _items(d)]
+    for role, kind, op in (("a", a_type, a), ("b", b_type, b), ("c", c_type, e), ("d", d_type, d)):
+        _check_fragment(c, shape, role, kind, len(_items(op)))
     saturate, site = c.has("satfinite"), c.site
     m, n, k = products.dimensions(shape)
     name = f"mma.wmma_{shape}.{a_type}"
