@@ -19,7 +19,7 @@ from service.jobs.advance import advance
 from service.jobs.errors import IllegalMove
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
-from service.store import emulations, events, jobs, releases, trials
+from service.store import emulations, events, jobs, races, releases, trials
 from service.store.database import Database
 from service.store.enums import (
     EmulationScope,
@@ -170,6 +170,16 @@ def test_when_everything_is_wrong_the_job_says_so_after_a_bounded_number_of_runs
     assert "race" in job.message
 
 
+def test_runs_of_finalists_are_bounded(
+    hands: Hands, proposer: Proposer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "RUNS_MOST", 3)
+    hands.on_emulate = wrong_where()
+    job = rank(hands, proposer, emulate="finalists")
+    assert len(hands.emulated) == 3
+    assert not job.open
+
+
 def test_what_cannot_be_emulated_is_told(hands: Hands, proposer: Proposer) -> None:
     hands.on_emulate = lambda schedule: Undecided(TrialReason.NOT_EMULATED, {"message": "line 3"})
     job = rank(hands, proposer, emulate="finalists")
@@ -219,6 +229,28 @@ def test_a_race_is_judged_when_its_verdicts_are_there(both: Hands, proposer: Pro
         Winner.TRIAL,
     )
     assert release.trial_id in gpu.emulated
+
+
+def test_who_won_the_race_and_is_then_found_wrong_is_not_released(gpu: Hands, proposer: Proposer) -> None:
+    job_id = post(gpu, {"device": GPU_DEVICE}, emulate="finalists")
+    for _ in range(60):
+        advance(gpu.db, job_id, proposer, owner="test")
+        if not (gpu.compile() or gpu.measure() or gpu.race()):
+            break
+    with gpu.db.read() as s:
+        (race_of,) = races.of_job(s, job_id)
+    best = min(
+        (one for one in race_of.entrants if one.trial_id is not None and one.measurement is not None),
+        key=lambda one: one.measurement.median_us if one.measurement else 0.0,
+    )
+    keys = {row.id: row.schedule_key for row in trials_of(gpu.db, job_id)}
+    wrong = keys[best.trial_id or 0]
+    gpu.on_emulate = lambda schedule: emulated(False) if schedule.key == wrong else None
+    assert drive(gpu, job_id, proposer).state is JobState.DONE
+    release = newest(gpu.db)
+    assert release.state is ReleaseState.PUBLISHED
+    assert release.trial_id != best.trial_id
+    assert release.schedule_key != wrong
 
 
 def test_the_fastest_is_not_released_when_the_emulator_finds_it_wrong(

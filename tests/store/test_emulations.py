@@ -27,6 +27,7 @@ from service.store.enums import (
     EmulationScope,
     EmulationState,
     EventKind,
+    JobProblemState,
     JobState,
     Stage,
     TrialReason,
@@ -143,6 +144,47 @@ def test_policy_all_runs_each_trial_itself(database: Database) -> None:
             row.id for row in rows
         ]
     assert states(database, rows) == [TrialState.RANKED] * 3
+
+
+def test_under_all_the_structures_word_is_not_enough(database: Database) -> None:
+    with database.begin() as s:
+        rows = gpu_job(s, 2, policy="all")
+        compile_all(s, structure=ONE)
+        own = emulation_claims.claim(s, "a", 60, [GPU_ARCH])
+        structure = emulation_claims.claim(s, "b", 60, [GPU_ARCH])
+        assert own is not None
+        assert structure is not None
+        assert (own.trial_id, structure.trial_id) == (rows[1].id, rows[0].id)
+        assert emulation_claims.finish(s, structure.claim_id, emulated())
+    assert states(database, rows) == [TrialState.RANKED, TrialState.COMPILED]
+    with database.begin() as s:
+        assert emulation_claims.finish(s, own.claim_id, emulated())
+    assert states(database, rows) == [TrialState.RANKED] * 2
+
+
+def test_a_structure_that_was_given_up_for_want_of_schedules_is_tried_with_the_next(
+    database: Database,
+) -> None:
+    lost = Undecided(TrialReason.EMULATE_MEMORY, {"message": "too large"})
+    with database.begin() as s:
+        first = gpu_job(s, 1)
+        compile_all(s, structure=ONE)
+        assert emulate_all(s, lost) == [first[0].id]
+        later = gpu_job(s, 1)
+        compile_all(s, "later", structure=ONE)
+        assert emulate_all(s) == [later[0].id]
+    assert states(database, [*first, *later]) == [TrialState.FAILED, TrialState.RANKED]
+
+
+def test_a_problem_that_has_ended_wants_no_verdict_though_its_job_goes_on(database: Database) -> None:
+    with database.begin() as s:
+        add_device(s)
+        _, rows = running_job(s, 1, 8, 16, options={"emulate": "structure"})
+        compile_all(s, structure=ONE)
+        measure_all(s, [10.0])
+        assert emulation_claims.waits(s, [rows[0].arch])
+        jobs.move_problem(s, rows[0].job_problem_id, JobProblemState.DONE)
+        assert not emulation_claims.waits(s, [rows[0].arch])
 
 
 def test_a_known_wrong_structure_is_wrong_under_every_policy(database: Database) -> None:
@@ -319,6 +361,22 @@ def test_many_at_once_wait_for_nobody_for_ever(database: Database, policy: str) 
         assert row.state is (TrialState.FAILED if bad else TrialState.RANKED)
     assert len(runs) == (structures if policy == "structure" else count)
     assert all(run.attempt == 1 for run in runs)
+
+
+def test_what_was_culled_is_quarantined_with_its_structure(database: Database) -> None:
+    with database.begin() as s:
+        add_device(s)
+        _, rows = running_job(s, 2, options={"emulate": "structure"})
+        compile_all(s, structure=ONE)
+        measure_all(s, [10.0])
+        (claim,) = trials.claim_measure(s, "measurer", rows[1].device_key or "", 1, 60)
+        assert trials.finish_measure(s, claim.claim_id, measured(20.0, culled=True))
+        run = emulation_claims.claim(s, "emulator", 60, [rows[0].arch])
+        assert run is not None
+        assert emulation_claims.finish(s, run.claim_id, emulated(False))
+    assert states(database, rows) == [TrialState.FAILED, TrialState.CULLED]
+    with database.read() as s:
+        assert {one.schedule_key for one in quarantines.listing(s)} == {row.schedule_key for row in rows}
 
 
 def test_every_move_of_a_run_is_told(database: Database) -> None:
