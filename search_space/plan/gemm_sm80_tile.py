@@ -117,9 +117,8 @@ class Tile:
         sums = self.wm * self.wn // 32
         fragments = self.wm // 16 * 4 + self.wn // 8 * 2
         if arch == "sm_90a" and shape.a.dtype in FP8:
-            fragments *= (
-                3  # its mma.sync has no fp8: ptxas converts to f16, which takes twice the room besides
-            )
+            # Its mma.sync has no fp8: ptxas converts to f16, twice the room, for all steps of a tile at once.
+            fragments *= 1 + 2 * (self.bk // STEP_BYTES)
         held = sum(
             4 * self.copies(side, extent, 0)
             for side, extent, width in ((shape.a, self.bm, self.copy_a), (shape.b, self.bn, self.copy_b))

@@ -3,9 +3,10 @@
 
 namespace ptx {
 
-/// `x`, of which the compiler forgets how it came about. No instruction.
+/// The global address `x`, of which the compiler forgets how it came about, but not that it is global. No instruction.
 __device__ __forceinline__ const char* opaque(const char* x) {
     asm("" : "+l"(x));
+    __builtin_assume(__isGlobal(x));
     return x;
 }
 
