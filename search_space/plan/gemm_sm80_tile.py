@@ -124,9 +124,18 @@ class Tile:
             for side, extent, width in ((shape.a, self.bm, self.copy_a), (shape.b, self.bn, self.copy_b))
             if width == 0
         )
-        needed = sums + fragments + held + _REGISTERS_BESIDE
+        needed = sums + fragments + held + self._addresses(shape) + _REGISTERS_BESIDE
         if self.lookahead:
             needed += fragments + _REGISTERS_AHEAD
         if not self.staged and shape.out == "s32" and 2 in (shape.alpha, shape.beta):
             needed = max(needed, 3 * sums + _REGISTERS_BESIDE)  # every sum at once as f64 as well
         return needed
+
+    def _addresses(self, shape: Shape) -> int:
+        """Addresses of fragments that differ by more than a constant: where rows lie along m (or n) and a warp's
+        part is no whole span of the swizzle, each fragment has its own, in each step."""
+        found = 0
+        for side, extent, mine in ((shape.a, self.bm, self.wm), (shape.b, self.bn, self.wn)):
+            if self.swizzle and not side.k_contiguous and mine * side.size // 16 % self.span(side, extent):
+                found += mine // 16 * (self.bk * side.size // STEP_BYTES)
+        return found

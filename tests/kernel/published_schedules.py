@@ -56,7 +56,9 @@ SM80: tuple[Published, ...] = (
     *_cutlass("s8", 4),
     # quack's set for sm_80: warps 4 or 8, BK 32 or 64, stages by what fits.
     *(Published("quack, sm_80", "bf16", 128, 128, bk, 2, wn, 3) for bk in (32, 64) for wn in (2, 4)),
-    *(Published("quack, sm_80", "bf16", 128, 160, bk, wm, 2, 3) for bk in (32, 64) for wm in (2, 4)),
+    *(Published("quack, sm_80", "bf16", 128, 160, bk, 4, 2, 3) for bk in (32, 64)),
+    Published("quack, sm_80, 4 warps", "bf16", 128, 160, 32, 2, 2, 3),
+    Published("quack, sm_80, 4 warps", "bf16", 128, 160, 64, 2, 2, 3, more={"banks": "pad"}),
     *(Published("quack, sm_80", "bf16", 128, 192, bk, 2, 4, 3) for bk in (32, 64)),
     Published("quack, sm_80, 4 warps", "bf16", 128, 192, 32, 2, 2, 3, refused="registers"),
     *(Published("quack, sm_80", "bf16", 128, 256, bk, 2, 4, 3) for bk in (32, 64)),
