@@ -138,6 +138,8 @@ def _kernel(
         # In whole vectors half of the time: else most kernels would be skipped for their pitches.
         if chance.random() < 0.5:
             n, k = -(-n // 16) * 16, -(-k // 16) * 16
+            if problem.layout.a == "km" or problem.layout.c == "nm":
+                m = -(-m // 16) * 16
         cases.append(
             Case(
                 name=f"{m}x{n}x{k}" + (f"x{batch}" if batch > 1 else "") + (" pitched" if pad else ""),

@@ -2,8 +2,9 @@
 
     python bench/gpu/collect_wheels.py [--python 3.12] [--out DIR] [--most-mb 25]
 
-The server's dependencies and pytest, for CPython of that version on x86-64 Linux, by the ordinary pip. What the
-machine has itself, or a check never touches (a driver for Postgres), is left out. Exit 1 where they are too large.
+The server's dependencies and pytest, for CPython of that version on x86-64 Linux, by the ordinary pip. What
+the machine has itself, or a check never touches (a driver for Postgres), is left out. Exit 1 where they are
+too large.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ NO_GPU = 3
 ROOT = Path(__file__).resolve().parents[2]
 # Of the time that is left when a step begins.
 SHARES = {"tests": 0.25, "verify": 0.35, "counters": 0.15}
+CPU_SHARES = {"verify": 0.15}
 # For the last row, the children's end and the file.
 _RESERVE_S = 15.0
 
@@ -81,13 +82,14 @@ def _check(options: argparse.Namespace, home: Path) -> int:
         report.step(name, took_s=round(time.monotonic() - started, 1))
 
     small = options.device == "cpu"
+    shares = CPU_SHARES if small else SHARES
     try:
         if options.device == "gpu":
             step("tests", lambda: _tests(report, budget.share(SHARES["tests"])))
         step(
             "verify",
             lambda: verify_all(
-                place, report, home, budget.share(SHARES["verify"]), options.seed, small=small
+                place, report, home, budget.share(shares["verify"]), options.seed, small=small
             ),
         )
         if options.device == "gpu":

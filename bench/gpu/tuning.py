@@ -40,7 +40,7 @@ ORDER: tuple[tuple[str, int], ...] = (
 CPU_ORDER: tuple[tuple[int, int, int], ...] = ((8, 1024, 1024), (96, 96, 96), (17, 403, 277))
 PROBLEMS_A_JOB = {"gpu": 3, "cpu": 1}
 # Of one problem, search and race together: less says little.
-LEAST_S = {"gpu": 26.0, "cpu": 16.0}
+LEAST_S = {"gpu": 26.0, "cpu": 14.0}
 MOST_S = 70.0
 # The race's own 8 s, and what it takes until it begins; not part of a job's seconds.
 RACE_S = 11.0

@@ -4,6 +4,7 @@ time?"""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from worker.errors import CompileFailure, CompilerMissingError
 
 # Kernels that are compiled together, on all cores, before they are verified one after the other.
 BATCH = 12
+CPU_BATCH = 2
 
 
 def verify_all(
@@ -31,11 +33,11 @@ def verify_all(
     counts = {"kernels": 0, "base": 0, "wrong": 0, "cases": 0, "skipped_cases": 0, "not_compiled": 0}
     archs = {device.arch.name}
     while time.monotonic() < end:
-        batch = list(islice(kernels, BATCH))
+        batch = list(islice(kernels, BATCH if place.kind == "gpu" else CPU_BATCH))
         if not batch:
             break
         for kernel, made in compile_batch(batch, device, home):
-            if time.monotonic() > end:
+            if counts["kernels"] and time.monotonic() > end:
                 break
             _one(place, report, kernel, made, counts)
         report.step("verify", **counts)
@@ -53,22 +55,23 @@ def verify_all(
     }
 
 
-def compile_batch(batch: list[Kernel], device: Any, home: Path) -> list[tuple[Kernel, Artifact | Exception]]:
-    """Each kernel with its artifact, or what kept it from one, in the order of the batch."""
-    found: dict[int, Artifact | Exception] = {}
+def compile_batch(
+    batch: list[Kernel], device: Any, home: Path
+) -> Iterator[tuple[Kernel, Artifact | Exception]]:
+    """Each kernel with its artifact, or what kept it from one, as they come: the others go on compiling while
+    one is looked at."""
     orders = []
     for number, kernel in enumerate(batch):
         try:
             build = kernel.family.build(kernel.problem, device, kernel.schedule)
         except SpaceError as error:
-            found[number] = error
+            yield kernel, error
             continue
         orders.append(Order(number, lambda build=build: compile_kernel(build, home=home)))  # type: ignore[misc]
     for number, made in compile_all(orders):
         if isinstance(made, CompilerMissingError):
             raise made
-        found[number] = made
-    return [(kernel, found[number]) for number, kernel in enumerate(batch)]
+        yield batch[number], made
 
 
 def _one(
