@@ -23,6 +23,8 @@ BITS = {
 """Width of every fundamental and packed type."""
 
 SPACES = ("global", "shared", "local", "const", "param")
+_MOST_LOCAL = 512 << 10
+"""Of a thread (CUDA C++ Programming Guide, technical specifications)."""
 _ENDS = {"bra", "brx", "exit", "ret", "bar", "barrier", "trap", "call"}
 """A block ends behind these."""
 _ORDERING = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio"}
@@ -75,6 +77,8 @@ class Kernel:
         for reg in function.registers:
             if reg.type not in BITS or BITS[reg.type] == 128:
                 raise PtxError(f"registers of type .{reg.type} are not known here", function.line)
+        if not self.body:
+            raise PtxError(f"entry {function.name} has no instructions", function.line)
         self.register_bits = [BITS[reg.type] for reg in function.registers]
         self._blocks: dict[int, Block] = {}
         self._starts = set(function.labels.values())
@@ -112,6 +116,8 @@ class Kernel:
                 found[v.name] = Location("local", local, v.size)
                 local += v.size
         self.local_bytes = local
+        if local > _MOST_LOCAL:
+            raise PtxError(f"{local} bytes of local memory a thread, over {_MOST_LOCAL}", self.function.line)
         for p in self.function.params:
             found[p.name] = Location("param", p.offset, p.size)
         self.variables = found
@@ -125,7 +131,8 @@ class Kernel:
     def orders_threads(self) -> bool:
         """Whether some instruction but barriers can order threads: strong or atomic accesses."""
         return any(
-            i.opcode in ("atom", "red") or (i.opcode in ("ld", "st") and not _ORDERING.isdisjoint(i.modifiers))
+            i.opcode in ("atom", "red")
+            or (i.opcode in ("ld", "st") and not _ORDERING.isdisjoint(i.modifiers))
             for i in self.body
         )
 

@@ -27,7 +27,12 @@ Array: TypeAlias = npt.NDArray[Any]
 
 OUTPUTS = ("out", "lse")
 """Buffers that a kernel may write, beside the workspace."""
-_MOST_SHARED = 1 << 20
+_MOST_SHARED = 227 << 10
+_MOST_THREADS = 1024
+_MOST_BLOCK = (1024, 1024, 64)
+_MOST_GRID = (2**31 - 1, 65535, 65535)
+"""Of any device so far (CUDA C++ Programming Guide, technical specifications)."""
+_MOST_WARPS = 1 << 25
 _MOST_WORKSPACE = 1 << 29
 
 
@@ -97,7 +102,10 @@ def run_plan(
     order = order or Order()
     started = time.monotonic()
     known = {"sm_count": sm_count, "threads": 1, **names}
-    concrete = plan.concrete(known)
+    try:
+        concrete = plan.concrete(known)
+    except PlanError as error:
+        raise EmulatorError(str(error)) from None
     launches = [step for step in concrete.steps if isinstance(step, ConcreteLaunch)]
     granule = math.gcd(*(program.kernel(step.entry).global_granule for step in launches)) if launches else 1
     memory = GlobalMemory()
@@ -165,7 +173,12 @@ def _place(memory: GlobalMemory, watch: Watch, arrays: Mapping[str, Array | Oper
         strides = (given.strides if isinstance(given, Operand) else None) or array.strides
         misalign = given.misalign if isinstance(given, Operand) else 0
         writable = name in OUTPUTS
-        buffer = Buffer.of(name, memory.next_slot, array.shape, strides, array.itemsize, writable, misalign)
+        try:
+            buffer = Buffer.of(
+                name, memory.next_slot, array.shape, strides, array.itemsize, writable, misalign
+            )
+        except ValueError as error:
+            raise EmulatorError(str(error)) from None
         memory.add(buffer)
         flat = np.frombuffer(_packed(array, strides).tobytes(), np.uint8)
         buffer.data[: len(flat)] = flat
@@ -229,10 +242,14 @@ def _launch(
                 f"{where}: argument {arg.name} is {width} bytes at {offset}, the kernel's {param.name} is"
                 f" {param.size} bytes at {param.offset}"
             )
-    limit = kernel.function.directives.get("reqntid") or kernel.function.directives.get("maxntid")
     threads = math.prod(step.block)
+    _check_geometry(where, step, threads)
+    limit = kernel.function.directives.get("maxntid")
     if limit is not None and threads > math.prod(int(n) for n in limit):
         raise EmulatorError(f"{where}: {threads} threads, the kernel was built for at most {limit}")
+    exact = kernel.function.directives.get("reqntid")
+    if exact is not None and step.block != (*map(int, exact), 1, 1)[:3]:
+        raise EmulatorError(f"{where}: block {step.block}, the kernel was built for {exact} only")
     if kernel.shared_bytes(step.smem_bytes) > _MOST_SHARED:
         raise EmulatorError(
             f"{where}: {kernel.shared_bytes(step.smem_bytes)} bytes of shared memory; no device has that"
@@ -240,6 +257,21 @@ def _launch(
     launching = Launching(kernel, watch, number, step.grid, step.block, step.smem_bytes, packed)
     launching.symbols = symbols_of(kernel, watch.memory, watch)
     launching.run()
+
+
+def _check_geometry(where: str, step: ConcreteLaunch, threads: int) -> None:
+    """What no device would launch."""
+    for name, given, most in (("block", step.block, _MOST_BLOCK), ("grid", step.grid, _MOST_GRID)):
+        if any(not 0 < n <= m for n, m in zip(given, most, strict=True)):
+            raise EmulatorError(f"{where}: {name} {given}; each must be at least 1 and at most {most}")
+    if threads > _MOST_THREADS:
+        raise EmulatorError(f"{where}: a block of {threads} threads; at most {_MOST_THREADS} are possible")
+    if -(-threads // 32) * math.prod(step.grid) > _MOST_WARPS:
+        raise EmulatorError(
+            f"{where}: grid {step.grid} has more warps than the {_MOST_WARPS} that are counted here"
+        )
+    if step.cluster != (1, 1, 1):
+        raise EmulatorError(f"{where}: clusters {step.cluster} are not known here yet")
 
 
 _WIDTH = {"ptr": 8, "i32": 4, "u32": 4, "i64": 8, "f32": 4, "f64": 8}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from emulator.checks.clocks import Clocks, Mark
 from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
+from emulator.errors import EmulatorError
 from emulator.kernel import Block, Kernel
 from emulator.machine.memory import SLOT_BITS, Buffer, GlobalMemory
 from emulator.machine.wave import AT_CONVERGE, EXITED, Stop, Wave
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 # Warps that run together at most: more make the arrays leave the cache, fewer make them not worth a call.
 RESIDENT_WARPS = 192
+# Pieces of shared memory that are watched, and bytes of local memory, of all resident CTAs together.
+_WATCHED = 1 << 23
+_LOCAL_BYTES = 1 << 28
+_MOST_VARIABLE = 1 << 26
 
 
 @dataclass
@@ -110,7 +115,10 @@ class Launching:
         total = x * y * z
         bx, by, bz = self.block
         per_cta = -(-bx * by * bz // 32)
-        resident = max(1, RESIDENT_WARPS // per_cta)
+        pieces = self.shared_bytes // self.kernel.shared_granule * per_cta
+        local = self.kernel.local_bytes * per_cta * 32
+        resident = min(RESIDENT_WARPS // per_cta, _WATCHED // (pieces + 1), _LOCAL_BYTES // (local + 1))
+        resident = max(resident, 1)
         for shadow in self.watch.shadows.values():
             shadow.settle()
         old = np.seterr(all="ignore")
@@ -237,7 +245,7 @@ class Launching:
             f"it did not end within {which}; it is at {place}",
             file=chain[0].file if chain else None,
             line=chain[0].line if chain else None,
-            ptx_line=self.kernel.body[block.start].line,
+            ptx_line=self.kernel.body[min(block.start, len(self.kernel.body) - 1)].line,
             step=self.step,
         )
         raise Stop
@@ -289,6 +297,8 @@ def symbols_of(kernel: Kernel, memory: GlobalMemory, watch: Watch) -> dict[str, 
         name = f"variable {v.name}"
         known = next((b for b in memory.buffers if b.name == name), None)
         if known is None:
+            if v.size > _MOST_VARIABLE:
+                raise EmulatorError(f"{name} has {v.size} bytes, over {_MOST_VARIABLE}")
             known = Buffer.of(name, memory.next_slot, (max(v.size, 1),), (1,), 1, v.space == "global")
             data = v.data or b""
             known.data[: len(data)] = np.frombuffer(data, np.uint8)
@@ -299,7 +309,11 @@ def symbols_of(kernel: Kernel, memory: GlobalMemory, watch: Watch) -> dict[str, 
         found[v.name] = known.base
     for v, buffer in made:
         for r in v.relocations:
-            value = found.get(r.symbol.name, 0) + r.symbol.offset
+            if r.symbol.name not in found:
+                raise EmulatorError(
+                    f"{buffer.name} holds the address of {r.symbol.name}, which is not known here"
+                )
+            value = (found[r.symbol.name] + r.symbol.offset & (1 << 64) - 1) >> r.shift
             at = slice(r.offset, r.offset + r.size)
             buffer.data[at] = np.frombuffer(value.to_bytes(8, "little")[: r.size], np.uint8)
     return found

@@ -36,6 +36,7 @@ RUN, AT_BARRIER, AT_CONVERGE, EXITED = 0, 1, 2, 3
 _FAR = np.iinfo(np.int32).max
 _CANNOT = (
     ArithmeticError,
+    AssertionError,
     AttributeError,
     IndexError,
     KeyError,

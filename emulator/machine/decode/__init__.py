@@ -102,6 +102,8 @@ def _built(c: Context, build: Callable[[Context], Step]) -> Step:
         IndexError,
         TypeError,
         AttributeError,
+        ArithmeticError,
+        AssertionError,
         StopIteration,
         NotImplementedError,
     ) as e:
