@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from collections import Counter
 from dataclasses import dataclass
@@ -69,3 +70,22 @@ def disassemble(cubin: bytes, entry: str, folder: Path) -> Code:
             opcodes.append(found[1])
     loops = tuple((labels[t], at) for at, t in branches if t in labels and labels[t] <= at)
     return Code(tuple(opcodes), loops)
+
+
+HMMA_884 = 0x236
+"""Volta's and Turing's half-precision product, in the low 12 bits of an instruction of 128."""
+
+
+def raw_opcodes(cubin: bytes, entry: str) -> Counter[int]:
+    """Instructions of an entry by the low 12 bits, for sm_70, which no nvdisasm on PyPI reads any more."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + i * size) for i in range(count)]
+    names = sections[names_at][4]
+    for section in sections:
+        start = names + section[0]
+        if cubin[start : cubin.index(b"\0", start)].decode() == f".text.{entry}":
+            at, length = section[4], section[5]
+            words = (struct.unpack_from("<Q", cubin, i)[0] for i in range(at, at + length, 16))
+            return Counter(word & 0xFFF for word in words)
+    raise AssertionError(f"no code of {entry}")
