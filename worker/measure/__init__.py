@@ -16,5 +16,10 @@ entrant.py       one runner of a race
 baseline_numpy.py  the Baseline as a runner; blas.py: its environment
 roof.py          the device's peak and bandwidth; calibration.py: the kernel that measures them
 tools.py         the helper artifacts in C
+cuda_device.py   which GPU is it; CudaSession in cuda_session.py is what MeasureSession is to a CPU
+cuda_child.py    its measuring process, which holds the context and runs candidates itself
+cuda_problems.py, cuda_candidate.py, cuda_race.py  as problems, candidate and race, on a device
+cuda_backend.py  what they need of a GPU, and CuPy behind it; cuda_baseline.py: cuBLASLt and torch
+cuda_watch.py    clocks, throttling, others; cuda_health.py: is the device fit
 channel.py       JSON lines over pipes
 """

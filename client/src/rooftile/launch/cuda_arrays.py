@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rooftile.errors import show_value
@@ -102,10 +103,10 @@ def _interface(value: object) -> Mapping[str, Any] | None:
 def _from_cupy(name: str, value: Any) -> DeviceArray:
     if not hasattr(value, "strides"):
         raise LaunchError(f"{name} is a {type(value).__name__}, not an array with strides")
-    dtype = value.dtype
+    kind, item = _kind(value.dtype)
     return DeviceArray(
-        int(value.data.ptr), tuple(value.shape), tuple(value.strides), dtype.name, dtype.itemsize,
-        int(value.data.device_id), _WRITEABLE, value, "cupy",
+        int(value.data.ptr), tuple(value.shape), tuple(value.strides), kind, item, int(value.data.device_id),
+        _WRITEABLE, value, "cupy",
     )  # fmt: skip
 
 
@@ -130,27 +131,25 @@ def _from_torch(name: str, tensor: Any) -> DeviceArray:
 
 
 def _from_interface(name: str, value: object, interface: Mapping[str, Any], runtime: Runtime) -> DeviceArray:
-    import numpy as np
-
     try:
-        shape = tuple(int(n) for n in interface["shape"])
-        dtype = np.dtype(interface["typestr"])
+        shape = tuple(map(int, interface["shape"]))
+        kind, item = _kind_of_text(interface["typestr"])
         address, read_only = interface["data"]
         strides = interface.get("strides")
     except (KeyError, TypeError, ValueError) as error:
         raise LaunchError(f"{name}: its __cuda_array_interface__ is malformed ({error})") from None
     if interface.get("mask") is not None:
         raise LaunchError(f"{name} is masked, and no kernel looks at a mask; fill it first")
-    if dtype.byteorder == ">":
-        raise LaunchError(f"{name} holds {dtype} in the other byte order")
+    if interface["typestr"][:1] == ">":
+        raise LaunchError(f"{name} holds {kind} in the other byte order")
     if strides is None:
-        strides = _packed(shape, dtype.itemsize)
+        strides = _packed(shape, item)
     device = runtime.device_of(int(address)) if math.prod(shape) else runtime.current_device()
     if device is None:
         raise LaunchError(f"{name}: {hex(int(address))} is no address on a GPU of this process")
     return DeviceArray(
-        int(address), shape, tuple(int(s) for s in strides), dtype.name, dtype.itemsize, device,
-        _Flags(not read_only), value, "other",
+        int(address), shape, tuple(map(int, strides)), kind, item, device,
+        _READ_ONLY if read_only else _WRITEABLE, value, "other",
     )  # fmt: skip
 
 
@@ -168,7 +167,20 @@ def _from_dlpack(name: str, value: Any) -> DeviceArray:
         ) from None
 
 
-_WRITEABLE = _Flags(True)
+_WRITEABLE, _READ_ONLY = _Flags(True), _Flags(False)
+
+
+@lru_cache(maxsize=64)
+def _kind(dtype: Any) -> tuple[str, int]:
+    """Name and bytes of an element. A dtype works its name out anew each time, in some 10 us."""
+    return str(dtype.name), int(dtype.itemsize)
+
+
+@lru_cache(maxsize=64)
+def _kind_of_text(typestr: str) -> tuple[str, int]:
+    import numpy as np
+
+    return _kind(np.dtype(typestr))
 
 
 def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""How does a GEMM called with GPU arrays reach its kernel in a few microseconds?
+"""How does a GEMM called with GPU arrays reach its kernel in some tens of microseconds?
 
 As gemm_call.py for the CPU: what follows from shapes, strides, element types and alignment is checked and
 worked out once and kept by exactly those; addresses, scalars, overlap and the stream are looked at in each

@@ -14,6 +14,7 @@ Facts used here (CuPy 14.2 sources, cupy/cuda/function.pyx and cupy/_core/raw.py
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ class CupyRuntime:
             ) from None
         self._cupy = cupy
         self._runtime = cupy.cuda.runtime
+        self.pid = os.getpid()
         try:
             self.device_count = int(self._runtime.getDeviceCount())
         except Exception as error:  # noqa: BLE001 - no driver, no device: CuPy's own error types
@@ -236,4 +238,10 @@ def cupy_runtime() -> CupyRuntime:
     with _RUNTIME_LOCK:
         if _cupy_runtime is None:
             _cupy_runtime = CupyRuntime()
+        elif _cupy_runtime.pid != os.getpid():
+            # The driver's state does not survive a fork: the next call would fail in cuInit, or hang.
+            raise DeviceError(
+                f"this process was forked from {_cupy_runtime.pid} after that had used CUDA; start processes "
+                "with spawn (multiprocessing.set_start_method('spawn')), or fork before CUDA is used"
+            )
         return _cupy_runtime
