@@ -1,4 +1,4 @@
-"""What does gemm_sm70 refuse, with which reason; are its starts legal; are its plans what the template needs?"""
+"""What does gemm_sm70 refuse, with which reason; are its starts legal; do its plans fit the template?"""
 
 from __future__ import annotations
 
