@@ -112,7 +112,8 @@ def test_a_call_beyond_the_plan_goes_to_the_vendor_and_is_counted(tmp_path: Path
 
 def test_what_a_call_costs(tmp_path: Path) -> None:
     """The checks, packing and launching of one call, on the host alone. A GPU needs some 3 us a launch; ours
-    may not cost a hundred times that, whatever machine runs this."""
+    may not cost a hundred times that, whatever machine runs this. In time of this thread, for machines are
+    busy."""
     cuda, path = host(tmp_path, [])
     kernel = CudaKernel(path, plan(), PROBLEM, runtime=cuda, workspaces=Workspaces(cuda))
     arrays = [cuda.array(np.zeros(s, np.float32)) for s in ((4, 8), (8, 8), (4, 8))]
@@ -124,10 +125,10 @@ def test_what_a_call_costs(tmp_path: Path) -> None:
     for name, call in (("call", lambda: kernel(*arrays)), ("prepared", ready.run)):
         best_s = 1.0
         for _ in range(5):
-            started = time.perf_counter()
+            started = time.thread_time()
             for _ in range(50):
                 call()
-            best_s = min(best_s, (time.perf_counter() - started) / 50)
+            best_s = min(best_s, (time.thread_time() - started) / 50)
         times[name] = best_s * 1e6
     assert times["call"] < 300, times
     assert times["prepared"] < 100, times
