@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from emulator.errors import EmulatorError, PtxError
-from emulator.ptx.nodes import Address, Function, Instruction, Module, Place, Reg, Vector
+from emulator.ptx.nodes import Address, Function, Imm, Instruction, Module, Place, Reg, Vector
 
 if TYPE_CHECKING:
     from emulator.machine.wave import Step, Wave
@@ -161,7 +161,7 @@ class Kernel:
                 least = min(least, max(width, 1))
             elif i.opcode == "cp" and "async" in names and len(i.operands) >= 3:
                 size = i.operands[2]
-                least = min(least, getattr(size, "value", 4))
+                least = min(least, size.value if isinstance(size, Imm) and size.value in (4, 8, 16) else 4)
             elif i.opcode == "wmma":
                 least = min(least, 4 if i.modifiers[-1] in ("f32", "s32") else 2)
         return least

@@ -282,7 +282,7 @@ def _all_written(watch: Watch, buffer: Buffer) -> None:
     shadow = watch.shadows[buffer.name]
     granule = watch.buffer_granule(buffer)
     count = -(-buffer.size // granule)
-    missing = shadow.write_thread[:count] < 0
+    missing = shadow.never(count)
     if not missing.any():
         return
     at = int(np.nonzero(missing)[0][0]) * granule

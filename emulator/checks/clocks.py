@@ -7,7 +7,7 @@ by a barrier too: that is what `known[w, w]` says, and a lane knows its own acce
 Epoch 0 is never, 1 is "before this launch"; warps start in epoch 2. Resident warps are counted from 0, and
 have rows; columns (`other` below) are for all warps of the launch, the resident ones from `base` on. Where no
 instruction of a kernel orders threads but barriers, `known` has columns for the warps of the own CTA alone
-(`full` False): all else is unordered. """
+(`full` False): all else is unordered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Clocks:
     later relaxed write therefore publishes; `seen`, what relaxed reads brought and a later fence acquires;
     and both for the own CTA alone. All are handed on by barriers: that `write; fence; barrier; atomic by one
     thread` orders is what code that is right on silicon relies on, though the PTX text promises it only where
-    the fence follows the barrier. `marks` are those of the launch, by word. """
+    the fence follows the barrier. `marks` are those of the launch, by word."""
 
     def __init__(
         self,

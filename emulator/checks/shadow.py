@@ -4,7 +4,7 @@ Memory is watched in granules: as many bytes as the narrowest access of the kern
 granule: the last write (epoch, thread, place), and the reads since. Shared memory keeps the last read of each
 warp of the CTA, global memory the last one of all: enough to see that a buffer is overwritten while it is
 read. Strong accesses (volatile, relaxed, atomic) do not race with each other, only with others; their reads
-are not kept. """
+are not kept."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Shadow:
         self.write_epoch: I32 = np.full(granules, first, np.int32)
         self.write_thread: I32 = np.full(granules, -1, np.int32)
         self.write_site: I32 = np.full(granules, -1, np.int32)
-        self.write_strong: Bools = np.zeros(granules, np.bool_)
+        self._strong: Shadow | None = None
+        """The last strong writes, once there are any: they do not hide the last other write."""
         reads = (granules, columns) if columns else (granules,)
         self.read_epoch: I32 = np.zeros(reads, np.int32)
         self.read_lane: I32 = np.zeros(reads, np.int32)
@@ -68,6 +69,13 @@ class Shadow:
         """A launch has ended: all it did happens before the next."""
         self.write_epoch[self.write_epoch != NEVER] = BEFORE
         self.read_epoch[:] = 0
+        if self._strong is not None:
+            self._strong.settle()
+
+    def never(self, count: int) -> Bools:
+        """Of the first `count` granules: those that no thread has written."""
+        none: Bools = self.write_thread[:count] < 0
+        return none if self._strong is None else none & self._strong.never(count)
 
     def postpone(self, warp: int, lanes: Bools) -> None:
         """Some lanes of `warp` release what they did in its last epoch: what other lanes did then is not of
@@ -87,6 +95,8 @@ class Shadow:
         else:
             at = np.nonzero((self.read_epoch == epoch) & (self.read_warp == number))[0]
             self.read_epoch[at[others[self.read_lane[at]]]] = epoch + 1
+        if self._strong is not None:
+            self._strong.postpone(warp, lanes)
 
     # Every method takes `granule` (n, g), `warp` and `lane` (n,), and gives the first conflict or None.
 
@@ -142,8 +152,13 @@ class Shadow:
             self.copy_site[granule] = site
             self.copy_thread[granule] = thread
             twice = self.copy_thread[granule] != thread
+        elif strong:
+            if self._strong is None:
+                self._strong = Shadow(len(self.write_epoch), 0, self.clocks, written=False)
+            self._strong._stamp(granule, self.clocks.stamp(warp), thread, site)
+            return found, None
         else:
-            self._stamp(granule, warp, thread, site, strong)
+            self._stamp(granule, self.clocks.epoch[warp], thread, site)
             twice = self.write_thread[granule] != thread
         return found, twice if twice.any() else None
 
@@ -151,17 +166,15 @@ class Shadow:
         """Copies have ended and their issuer has waited for them: from here on they are its writes."""
         self.copying -= granule.size
         self.copy_site[granule] = -1
-        self._stamp(granule, warp, self._thread(warp, lane), site, False)
+        self._stamp(granule, self.clocks.epoch[warp], self._thread(warp, lane), site)
 
     def _thread(self, warp: Index, lane: Index) -> I32:
         return ((warp + self.clocks.base) * 64 + lane).astype(np.int32)[:, None]
 
-    def _stamp(self, granule: Index, warp: Index, thread: I32, site: int, strong: bool) -> None:
-        epoch = self.clocks.stamp(warp) if strong else self.clocks.epoch[warp]
+    def _stamp(self, granule: Index, epoch: I32, thread: I32, site: int) -> None:
         self.write_epoch[granule] = epoch[:, None]
         self.write_thread[granule] = thread
         self.write_site[granule] = site
-        self.write_strong[granule] = strong
 
     def _after_writes(
         self,
@@ -180,12 +193,20 @@ class Shadow:
                 issuer = int(self.copy_thread[granule[at]])
                 return self._conflict("copy under way", at, granule, warp, lane, issuer, int(under_way[at]))
         epoch = self.write_epoch[granule]
+        others = self._strong
         if unwritten and epoch.min(initial=BEFORE) == NEVER:
-            at = tuple(np.argwhere(epoch == NEVER)[0])
-            return self._conflict("unwritten", at, granule, warp, lane, -1, -1)
+            none = epoch == NEVER
+            if others is not None:
+                none &= others.write_epoch[granule] == NEVER
+            if none.any():
+                at = tuple(np.argwhere(none)[0])
+                return self._conflict("unwritten", at, granule, warp, lane, -1, -1)
+        if others is not None and not strong:
+            others.clocks = self.clocks
+            found = others._after_writes(granule, warp, lane, what, False, same)
+            if found is not None:
+                return found
         late = epoch > BEFORE
-        if strong:
-            late &= ~self.write_strong[granule]
         if not late.any():
             return None
         thread = self.write_thread[granule]

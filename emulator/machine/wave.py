@@ -147,7 +147,11 @@ class Wave:
         self.rows_full = np.repeat(self.all_warps, WARP)
         self._carry = np.zeros((count, WARP), np.bool_)
         self._turns: dict[int, int] = {}
-        self._serial_turns = 0
+        self._turn = 0
+        self._streak: Array = np.zeros(1, np.int32)
+        """How many turns in a row each warp has had (ahead and behind)."""
+        self._rests: Array | None = None
+        """Until which turn a warp stands back."""
         self._held = False
         """Whether any lane waits for the rest of its warp."""
         self._tried: dict[int, bytes] = {}
@@ -310,16 +314,23 @@ class Wave:
         with each other, one of each CTA, which comes to the same and takes fewer turns."""
         parts = 1 if self.clocks.full else len(self.ctas)
         can = live.any(axis=1).reshape(parts, -1)
+        if self._rests is not None:
+            awake = can & (self._rests <= self._turn)
+            can = np.where(awake.any(axis=1, keepdims=True), awake, can)
         if self.order.kind == "ahead":
             keep = can.argmax(axis=1)
         else:
             keep = can.shape[1] - 1 - can[:, ::-1].argmax(axis=1)
-        # A warp that spins for ever gives way to the others now and then.
-        self._serial_turns += 1
-        if self._serial_turns % _PATIENCE == 0:
-            keep = (can * self.rng.random(can.shape)).argmax(axis=1)
         only = np.zeros_like(can)
         only[np.arange(parts), keep] = True
+        # Who has run for long without a pause may be spinning: the others get their turns.
+        self._turn += 1
+        self._streak = np.where(only, self._streak + 1, 0)
+        tired = self._streak > _PATIENCE
+        if tired.any():
+            rests = np.zeros(can.shape, np.int64) if self._rests is None else self._rests
+            self._rests = np.where(tired, self._turn + 4 * _PATIENCE, rests)
+            self._streak[tired] = 0
         chosen: npt.NDArray[np.bool_] = live & only.reshape(-1, 1)
         return chosen
 

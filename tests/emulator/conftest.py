@@ -38,15 +38,16 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Cuda:
     (root / "cuda" / "include").mkdir(parents=True)
     (root / "cuda" / "include" / "prelude.cuh").write_text(PRELUDE)
     home = tmp_path_factory.mktemp("home")
-    count = 0
+    known: dict[tuple[str, ...], Program] = {}
 
-    def build(text: str, arch: str = "sm_80") -> Program:
-        nonlocal count
-        count += 1
-        source = f"cuda/test_{count}.cu"
-        Path(root / source).write_text('#include "prelude.cuh"\n#line 1\n' + text.strip() + "\n")
-        made = compile_kernel(BuildSpec(source=source, arch=arch, entries=("run",)), home=home, root=root)
-        assert made.ptx is not None
-        return Program.from_ptx(made.ptx)
+    def build(text: str, arch: str = "sm_80", entries: tuple[str, ...] = ("run",)) -> Program:
+        key = (text, arch, *entries)
+        if key not in known:
+            source = f"cuda/test_{len(known) + 1}.cu"
+            Path(root / source).write_text('#include "prelude.cuh"\n#line 1\n' + text.strip() + "\n")
+            made = compile_kernel(BuildSpec(source=source, arch=arch, entries=entries), home=home, root=root)
+            assert made.ptx is not None
+            known[key] = Program.from_ptx(made.ptx)
+        return known[key]
 
     return build

@@ -27,15 +27,15 @@ from worker.compile import compile_kernel
 from worker.verify.emulated import proof_case
 
 LIMITS = Limits(instructions=20_000, seconds=4.0)
-MODIFIERS = tuple(
-    "u32 s32 b32 u64 s64 b64 f32 f16 bf16 f16x2 b16 u8 pred v2 v4 shared global local const param sync aligned"
-    " trans x1 x2 x4 row col wide lo hi ftz sat rn rz approx ca cg idx bfly add exch acquire release volatile gpu"
-    " eq lt and or cc nothing".split()
-)
-NUMBERS = tuple(
-    "0 1 -1 3 16 31 32 64 128 4096 65535 2147483647 -2147483648 4294967295 9223372036854775807 0f3F800000"
-    " 0f7FC00000 0d3FF0000000000000 1.5".split()
-)
+WORDS = """
+u32 s32 b32 u64 s64 b64 f32 f16 bf16 f16x2 b16 u8 pred v2 v4 shared global local const param sync aligned
+trans x1 x2 x4 row col wide lo hi ftz sat rn rz approx ca cg idx bfly add exch acquire release volatile gpu eq lt
+and or cc nothing
+"""
+NUMBERS = """
+0 1 -1 3 16 31 32 64 128 4096 65535 2147483647 -2147483648 4294967295 9223372036854775807 0f3F800000
+0f7FC00000 0d3FF0000000000000 1.5
+"""
 
 
 class Kernel:
@@ -98,9 +98,9 @@ def changed(kernel: Kernel, rng: Random) -> str:
         elif kind == 3:
             lines[i] = _exchanged(line, rng)
         elif kind == 4:
-            lines[i] = _another(line, r"\.[a-z]\w*", lambda m: "." + rng.choice(MODIFIERS), rng)
+            lines[i] = _another(line, r"\.[a-z]\w*", lambda m: "." + rng.choice(WORDS.split()), rng)
         elif kind == 5:
-            lines[i] = _another(line, r"(?<![\w.%$])-?\d\w*", lambda m: rng.choice(NUMBERS), rng)
+            lines[i] = _another(line, r"(?<![\w.%$])-?\d\w*", lambda m: rng.choice(NUMBERS.split()), rng)
         elif kind == 6:
             lines[i] = _another(line, r"(%[a-z]+)\d+", lambda m: f"{m[1]}{rng.randint(1, 40)}", rng)
         elif kind == 7:

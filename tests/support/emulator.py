@@ -28,15 +28,16 @@ def launch(
     regions: Sequence[Region] = (),
     limits: Limits | None = None,
     stop_at_first: bool = True,
+    entry: str = "run",
 ) -> Report:
-    """Run entry `run` with pointers to `arrays` in the order given, then the sizes as 64-bit integers."""
+    """Run an entry with pointers to `arrays` in the order given, then the sizes as 64-bit integers."""
     sizes = dict(sizes or {})
     given = list(args or [*(Arg.ptr(n) for n in arrays), *(Arg.i64(n) for n in sizes)])
     if workspace:
         given.append(Arg.ptr("workspace"))
     plan = LaunchPlan(
-        family="test", arch="sm_80", kind="cuda", entries=("run",), sizes=tuple(sizes),
-        steps=(Launch("run", tuple(given), grid=(grid, 1, 1), block=(block, 1, 1), smem=smem),),
+        family="test", arch="sm_80", kind="cuda", entries=(entry,), sizes=tuple(sizes),
+        steps=(Launch(entry, tuple(given), grid=(grid, 1, 1), block=(block, 1, 1), smem=smem),),
         workspace=Workspace(workspace, init),
     )  # fmt: skip
     return run_plan(
