@@ -29,8 +29,8 @@ from worker.verify.emulated import proof_case
 LIMITS = Limits(instructions=20_000, seconds=4.0)
 WORDS = """
 u32 s32 b32 u64 s64 b64 f32 f16 bf16 f16x2 b16 u8 pred v2 v4 shared global local const param sync aligned
-trans x1 x2 x4 row col wide lo hi ftz sat rn rz approx ca cg idx bfly add exch acquire release volatile gpu eq lt
-and or cc nothing
+trans x1 x2 x4 row col wide lo hi ftz sat rn rz approx ca cg idx bfly add exch acquire release volatile gpu
+eq lt and or cc nothing
 """
 NUMBERS = """
 0 1 -1 3 16 31 32 64 128 4096 65535 2147483647 -2147483648 4294967295 9223372036854775807 0f3F800000
