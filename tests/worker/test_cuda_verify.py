@@ -15,9 +15,16 @@ from rooftile.problem import Gemm, parse_problem
 from support.host_cuda import HostCuda, HostMemory, LaunchSeen, cubin_header, view
 
 from worker.verify import reference
+from worker.verify.bounds import Comparison
 from worker.verify.checks import VerifyFailure
 from worker.verify.device_cases import device_mains, device_neighbours
-from worker.verify.device_checks import all_cases, check_device_case, prepare_device_case
+from worker.verify.device_checks import (
+    DeviceTarget,
+    all_cases,
+    check_device_case,
+    prepare_device_case,
+    self_check,
+)
 from worker.verify.device_elements import (
     checksum,
     decode,
@@ -335,6 +342,27 @@ def test_faults_in_narrow_outputs(prove: Callable[..., list[Any]]) -> None:
         prove(gemm(dtype="bf16"), wrong(last_bits))
     with pytest.raises(VerifyFailure, match="1 of 480 elements were not written"):
         prove(gemm(dtype="bf16"), wrong(lambda out, _: out.__setitem__((0, 0), poison_word("bf16"))))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, MIXED])
+def test_the_checks_check_themselves(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every type, packed, pitched and sampled; and a comparison that sees nothing is found out."""
+    memory = HostMemory(HostCuda({}))
+    problem = gemm(dtype=dtype, beta="any" if dtype == "f32" else "zero")
+    pitched = next(case for case in device_neighbours(problem, 1) if case.pad)
+    for case, most in (
+        (device_mains(problem, 1)[1], 1e12),
+        (pitched, 1e12),
+        (device_mains(problem, 1)[0], 1e3),
+    ):
+        self_check(prepare_device_case(case, memory, most_flops=most), memory)
+    if dtype == "u8":  # sums beyond what a float32 tells apart
+        long = device_mains(gemm(k=4104, dtype="u8"), 1)[1]
+        self_check(prepare_device_case(long, memory), memory)
+    nothing = Comparison(None, 0.0, 0.0, {})
+    monkeypatch.setattr(DeviceTarget, "compare", lambda _self: nothing)
+    with pytest.raises(RuntimeError, match="do not see a wrong element"):
+        self_check(prepare_device_case(pitched, memory), memory)
 
 
 def test_integers_must_be_exact(prove: Callable[..., list[Any]]) -> None:

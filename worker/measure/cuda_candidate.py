@@ -22,7 +22,7 @@ from rooftile.plan import LaunchPlan
 from worker.measure.candidate import Proof, Tell, failed
 from worker.measure.cuda_backend import Backend, RoundTimer, Run
 from worker.measure.cuda_problems import DeviceProblem
-from worker.measure.limits import run_limit_s
+from worker.measure.limits import gpu_limit_s
 from worker.measure.statistics import impossible
 from worker.measure.timing import BUDGET_S, Timing, collect
 from worker.verify.cases import Case
@@ -138,7 +138,7 @@ class DeviceCandidate:
     def _announce(self, case: Case) -> None:
         problem = case.problem
         best = self._best_us if case.name.startswith("main") else None
-        limit = run_limit_s(problem.flops, problem.min_bytes, best) + self._checking_s(case)
+        limit = gpu_limit_s(problem.flops, problem.min_bytes, best) + self._checking_s(case)
         self._tell({"phase": "verify", "case": case.to_json(), "limit_s": limit})
 
     def _checking_s(self, case: Case) -> float:
@@ -184,7 +184,7 @@ class DeviceCandidate:
     def alive(self) -> None:
         """The next round, or the next output to be looked at, comes now."""
         problem = self.data.problem
-        one = run_limit_s(problem.flops, problem.min_bytes, self.estimate_us or self._best_us)
+        one = gpu_limit_s(problem.flops, problem.min_bytes, self.estimate_us or self._best_us)
         self._tell({"phase": "time", "limit_s": 2.0 + one + self._checking_s(self.data.mains[1].case)})
 
     def halfway(self) -> None:

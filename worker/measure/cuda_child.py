@@ -33,7 +33,7 @@ from worker.measure.cuda_candidate import CudaOrder, DeviceCandidate, Poisoned, 
 from worker.measure.cuda_health import Health, UnhealthyError
 from worker.measure.cuda_problems import DeviceProblem, prepare_on_device
 from worker.measure.cuda_race import run_device_race
-from worker.measure.limits import run_limit_s
+from worker.measure.limits import gpu_limit_s
 from worker.measure.policy import Policy
 from worker.verify.cases import Case
 from worker.verify.device_checks import check_device_case, prepare_device_case
@@ -108,7 +108,7 @@ class DeviceProcess:
             problem = parse_problem(one["problem"])
             assert isinstance(problem, Gemm)
             case = Case(problem=problem, **{name: one[name] for name in _CASE_FIELDS})
-            limit = 10.0 + run_limit_s(problem.flops, problem.min_bytes, None)
+            limit = 10.0 + gpu_limit_s(problem.flops, problem.min_bytes, None)
             self.tell({"phase": "verify", "number": number, "case": case.to_json(), "limit_s": limit})
             prepared = prepare_device_case(case, backend.memory)
             result = check_device_case(

@@ -14,7 +14,13 @@ from rooftile.problem import Gemm, parse_problem
 from worker.measure.cuda_backend import Backend
 from worker.measure.policy import Policy, Rotation
 from worker.verify.device_cases import device_mains, device_neighbours
-from worker.verify.device_checks import DeviceCase, copy_inputs, prepare_device_case, span_bytes
+from worker.verify.device_checks import (
+    DeviceCase,
+    copy_inputs,
+    prepare_device_case,
+    self_check,
+    span_bytes,
+)
 from worker.verify.device_elements import Array
 from worker.verify.prepared import wanted_inputs
 
@@ -96,6 +102,11 @@ def prepare_on_device(
     around: tuple[DeviceCase, ...] = ()
     if with_neighbours:
         around = tuple(prepare_device_case(case, backend.memory) for case in device_neighbours(problem, seed))
+    # CuPy compiles each operation at its first use: here, where it takes no candidate's time, and where a
+    # check that would not find a wrong element is found out itself.
+    self_check(second, backend.memory)
+    if around:
+        self_check(next(one for one in around if one.case.pad and one.case.problem.m > 1), backend.memory)
     flush = backend.memory.empty(turns.flush_bytes) if turns.flush_bytes else None
     return DeviceProblem(
         problem, policy, seed, turns, set_bytes, (first, second), tuple(sets), around, flush, backend

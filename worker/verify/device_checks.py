@@ -13,14 +13,23 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from rooftile.plan import LaunchPlan, evaluate
+from rooftile.plan import Launch, LaunchPlan, evaluate
 from rooftile.problem import Gemm, operand_dtype, operand_shape
 
 from worker.verify.bounds import Bound, Comparison, compare
 from worker.verify.cases import Case
 from worker.verify.checks import CheckResult, VerifyFailure
 from worker.verify.device_cases import device_mains, device_neighbours
-from worker.verify.device_elements import CHUNK, Array, decode, fill_random, poison_word, storage, unsigned
+from worker.verify.device_elements import (
+    CHUNK,
+    Array,
+    decode,
+    encode,
+    fill_random,
+    poison_word,
+    storage,
+    unsigned,
+)
 from worker.verify.device_memory import DeviceBuffer, DeviceMemory
 from worker.verify.device_reference import MOST_FLOPS, parts_of
 from worker.verify.prepared import INPUTS, Part, as_matrix, wanted_inputs
@@ -389,3 +398,76 @@ def _same(memory: DeviceMemory, first: Array, target: DeviceTarget) -> None:
 def all_cases(problem: Gemm, seed: int) -> list[Case]:
     """The problem itself twice, then its neighbours."""
     return [*device_mains(problem, seed), *device_neighbours(problem, seed)]
+
+
+# -- the checks themselves ------------------------------------------------------------------------------
+
+
+class Oracle:
+    """A "kernel" that puts the reference itself into the result, one element off where `spoilt`."""
+
+    def __init__(self, prepared: DeviceCase, memory: DeviceMemory, *, spoilt: bool) -> None:
+        self.plan = LaunchPlan(
+            family="oracle",
+            arch="sm_80",
+            kind="cuda",
+            entries=("oracle",),
+            sizes=(),
+            steps=(Launch("oracle", (), grid=(1, 1, 1), block=(1, 1, 1)),),
+        )
+        self._prepared, self._memory, self._spoilt = prepared, memory, spoilt
+        self.target: DeviceTarget | None = None
+
+    def machine_names(self) -> dict[str, int]:
+        return {}
+
+    def prepare(
+        self,
+        names: Mapping[str, int],
+        pointers: Mapping[str, int],
+        scalars: Mapping[str, float] | None = None,
+    ) -> Oracle:
+        return self
+
+    def run(self) -> None:
+        """Write the result."""
+        target = self.target
+        assert target is not None
+        xp, dtype = self._memory.xp, target.dtype
+        out = as_matrix(self._prepared.case, "out", target.output())
+        out[...] = encode(xp, xp.ones(1, np.float32), dtype)[0]
+        for part in self._prepared.parts:
+            values = part.reference.values
+            wide = np.float64 if dtype in ("f64", "s32") else np.float32
+            words = encode(xp, values.astype(wide), dtype)
+            out[part.index if part.index else ...] = words
+        if self._spoilt:
+            # Far more than any bound: what was summed is of the size of sqrt(k).
+            first = tuple(0 for _ in out.shape)
+            off = encode(xp, xp.full(1, 0.0 if dtype == "u8" else 1e4, np.float32), dtype)
+            out[first] = off[0]
+
+
+def self_check(prepared: DeviceCase, memory: DeviceMemory) -> None:
+    """The reference put into the result passes every check, and with one element off it does not.
+    RuntimeError where it is otherwise: then no verdict of this device means anything."""
+    dtype = operand_dtype(prepared.case.problem, "out")
+    size = prepared.case.problem.m * prepared.case.problem.n
+    if dtype in ("e4m3", "e5m2") or not size:
+        return  # encode() is for numbers of at most 1 there
+    for spoilt in (False, True):
+        oracle = Oracle(prepared, memory, spoilt=spoilt)
+        target = DeviceTarget(oracle, prepared, memory, None)
+        oracle.target = target
+        try:
+            target.run()
+            target.check()
+            first = memory.xp.ascontiguousarray(target.output()).copy()
+            _same(memory, first, target)
+            prepared.check_inputs()
+        except VerifyFailure as failure:
+            if not spoilt or failure.reason not in ("wrong_result", "nan_result"):
+                raise RuntimeError(f"the checks refuse the reference itself: {failure}") from None
+            continue
+        if spoilt:
+            raise RuntimeError("the checks do not see a wrong element")

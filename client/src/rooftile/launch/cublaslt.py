@@ -103,7 +103,9 @@ def load_library() -> ctypes.CDLL:
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        return ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
+        path = load_nvidia_dynamic_lib("cublasLt").abs_path
+        if path:  # None for a library that somebody else has loaded: its name is enough below
+            return ctypes.CDLL(path)
     except Exception:  # noqa: BLE001 - not installed, or it finds none: the loader's own search is next
         pass
     for name in _SONAMES:
