@@ -100,3 +100,12 @@ def widest(pitch: int, size: int, align_bytes: int, elements: int) -> int:
     a row of so many elements are a multiple of."""
     fits = (w for w in (16, 8, 4, 2) if w > size and not pitch * size % w and not align_bytes % w)
     return next((w for w in fits if not elements * size % w), size)
+
+
+def copy_class(rows: int, row_bytes: int, piece: int, threads: int) -> str:
+    """How the threads of a block share the copies of a tile (kernels/cuda/include/tile/copy.cuh): `even`,
+    with some threads idle at the end (`rest`), or in several turns along each row (`wide`)."""
+    per_row = row_bytes // piece
+    if per_row > threads:
+        return "wide"
+    return "rest" if threads % per_row or rows % (threads // per_row) else "even"

@@ -82,13 +82,13 @@ class Tile:
         """Columns of a warp's tile."""
         return self.bn // self.warps_n
 
-    def _rows(self, side: Side, extent: int) -> tuple[int, int]:
-        """Rows in shared memory and bytes of each, without padding."""
+    def rows(self, side: Side, extent: int) -> tuple[int, int]:
+        """Rows of an operand's tile and bytes of each, without padding."""
         return (extent, self.bk * 2) if side.k_contiguous else (self.bk, extent * 2)
 
     def operand_bytes(self, side: Side, extent: int) -> int:
         """Shared memory of one stage of an operand (kernels/cuda/include/tile/wmma.cuh)."""
-        rows, row = self._rows(side, extent)
+        rows, row = self.rows(side, extent)
         return rows * (row + self.pad)
 
     def stage_bytes(self, shape: Shape) -> tuple[int, int]:
@@ -105,7 +105,7 @@ class Tile:
 
     def copies(self, side: Side, extent: int) -> int:
         """16-byte pieces that each thread holds of one tile (kernels/cuda/include/tile/copy.cuh)."""
-        rows, row = self._rows(side, extent)
+        rows, row = self.rows(side, extent)
         across = min(row // 16, self.threads)
         return -(-(row // 16) // across) * -(-rows // (self.threads // across))
 

@@ -8,6 +8,7 @@ from rooftile.problem import Problem
 from search_space.family import BuildSpec, SharedArea
 from search_space.gpu_device import GpuDevice
 from search_space.plan import gemm_cuda_plan, gemm_cuda_proof
+from search_space.plan.gemm_cuda_rules import copy_class
 from search_space.plan.gemm_cuda_shape import Shape
 from search_space.plan.gemm_sm80_space import NAME, grid_of
 from search_space.plan.gemm_sm80_tile import STEP_BYTES, Tile
@@ -63,6 +64,8 @@ def structure(problem: Problem, device: GpuDevice, s: Schedule) -> dict[str, Val
         "arch": device.arch.name,
         "copy_a": t.copy_a,
         "copy_b": t.copy_b,
+        "shared_a": copy_class(*t.rows(shape.a, t.bm), t.copy_a or 16, t.threads),
+        "shared_b": copy_class(*t.rows(shape.b, t.bn), t.copy_b or 16, t.threads),
         "swizzle": t.swizzle,
         "span_a": t.span(shape.a, t.bm),
         "span_b": t.span(shape.b, t.bn),

@@ -80,6 +80,10 @@ class Tile:
         """16-byte chunks of a row of an operand's tile."""
         return (self.bk if side.k_contiguous else extent) * side.size // 16
 
+    def rows(self, side: Side, extent: int) -> tuple[int, int]:
+        """Rows of an operand's tile and bytes of each, without padding."""
+        return extent if side.k_contiguous else self.bk, self.row_chunks(side, extent) * 16
+
     def span(self, side: Side, extent: int) -> int:
         """Chunks of a row among which the swizzle exchanges."""
         chunks = self.row_chunks(side, extent)
@@ -87,10 +91,10 @@ class Tile:
 
     def operand_bytes(self, side: Side, extent: int) -> int:
         """Shared memory of one stage of an operand (kernels/cuda/include/tile/layout.cuh)."""
-        rows = extent if side.k_contiguous else self.bk
+        rows, row = self.rows(side, extent)
         words = not side.k_contiguous and side.size == 4
         pad = 0 if self.swizzle else 32 if words else 16
-        return rows * (self.row_chunks(side, extent) * 16 + pad)
+        return rows * (row + pad)
 
     def stage_bytes(self, shape: Shape) -> tuple[int, int]:
         """Of A and of B."""
@@ -107,8 +111,8 @@ class Tile:
 
     def copies(self, side: Side, extent: int, width: int) -> int:
         """Copies of each thread for one stage of an operand (kernels/cuda/include/tile/copy.cuh)."""
-        rows = extent if side.k_contiguous else self.bk
-        per_row = self.row_chunks(side, extent) * 16 // (width or 16)
+        rows, row = self.rows(side, extent)
+        per_row = row // (width or 16)
         across = min(per_row, self.threads)
         return -(-per_row // across) * -(-rows // (self.threads // across))
 
@@ -132,8 +136,8 @@ class Tile:
         return needed
 
     def _addresses(self, shape: Shape) -> int:
-        """Addresses of fragments that differ by more than a constant: where rows lie along m (or n) and a warp's
-        part is no whole span of the swizzle, each fragment has its own, in each step."""
+        """Addresses of fragments that differ by more than a constant: where rows lie along m (or n) and a
+        warp's part is no whole span of the swizzle, each fragment has its own, in each step."""
         found = 0
         for side, extent, mine in ((shape.a, self.bm, self.wm), (shape.b, self.bn, self.wn)):
             if self.swizzle and not side.k_contiguous and mine * side.size // 16 % self.span(side, extent):

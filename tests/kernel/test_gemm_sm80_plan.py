@@ -193,9 +193,24 @@ def test_structure_is_what_the_code_depends_on() -> None:
     different: list[dict[str, Any]] = [
         {"stages": 2}, {"copy_a": "cp_async_4"}, {"banks": "pad"}, {"lookahead": True}, {"split_k": 2},
         {"store": "direct", "vector": 2}, {"bk": 16}, {"split_k": 2, "split_sum": "second"},
+        # Copies that some threads sit out, and rows that take several turns.
+        {"bn": 96}, {"bn": 256, "copy_b": "cp_async_4", "warps_m": 1},
     ]  # fmt: skip
     found = [FAMILY.structure(p, A100, s.replace(**values)) for values in different]
     assert same not in found
     assert all(x != y for x, y in pairwise(found))
     assert FAMILY.structure(problem("f16"), A100, s) != same
     assert FAMILY.structure(problem("bf16", epilogue=FULL), A100, s) != same
+
+
+def test_the_default_serves_the_usual_awkward_sizes() -> None:
+    """Sizes around tiles and pieces; each plan can be launched with packed rows."""
+    rng = Random(8)
+    for _ in range(60):
+        m = rng.choice((1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257, 4095))
+        n = rng.choice((8, 16, 24, 40, 96, 120, 136, 200, 248, 264, 470, 2112, 7168))
+        k = rng.choice((8, 16, 32, 64, 72, 128, 136, 192, 256, 1152, 4104))
+        p = problem(rng.choice(("bf16", "tf32", "s8")), m, n, k)
+        s = FAMILY.default(p, A100)
+        assert FAMILY.check(p, A100, s) == []
+        assert run(p, s)[1]
