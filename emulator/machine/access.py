@@ -401,7 +401,9 @@ def count_shared(w: Wave, what: str, width: int, address: I64, row: Index) -> No
     """Requests, passes over the banks, and conflicts: passes beyond the least for that many bytes."""
     if not w.launch.counting:
         return
-    rows, dense = np.unique(row, return_inverse=True)
+    # Rows come in order.
+    begins = np.concatenate([[True], row[1:] != row[:-1]])
+    rows, dense = row[begins], np.cumsum(begins) - 1
     passes = w.counters.shared(width, address - w.shared.base, dense, len(rows))
     lanes = np.bincount(dense)
     least = np.maximum(1, -(-lanes * max(width, 4) // 128))
@@ -415,7 +417,7 @@ def count_global(w: Wave, what: str, address: I64, width: int, row: Index) -> No
     """Requests and 32-byte sectors."""
     if not w.launch.counting or not len(address):
         return
-    rows = np.unique(row)
+    rows = row[np.concatenate([[True], row[1:] != row[:-1]])]
     w.counters.add(f"global_requests.{what}", w.warps[rows])
     # Sectors are told for all roles together unless there are several.
     if len(w.counters.names) == 1:

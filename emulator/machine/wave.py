@@ -233,6 +233,11 @@ class Wave:
         value[row, lane] = flat
         return value
 
+    def whole(self, value: Array) -> Array:
+        """(rows, 32), also of what is the same everywhere."""
+        # broadcast_to costs more than most instructions do.
+        return value if value.shape == (self.rows, WARP) else np.broadcast_to(value, (self.rows, WARP))
+
     def mask_full(self) -> npt.NDArray[np.bool_]:
         """The active lanes as (rows, 32), also where all are."""
         return np.ones((self.rows, WARP), np.bool_) if self.mask is None else self.mask

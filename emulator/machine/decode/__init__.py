@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from emulator.errors import PtxError
 from emulator.kernel import Kernel
 from emulator.machine.decode import alu, control, copies, matrix, memory, warp
 from emulator.machine.decode.context import Context, Reader
 from emulator.machine.decode.control import exit_threads
-from emulator.machine.wave import WARP, Converge, Step, Wave
+from emulator.machine.wave import Converge, Step, Wave
 from emulator.ptx.nodes import Instruction
 
 _TABLE: dict[str, Callable[[Context], Step]] = {
@@ -120,7 +118,7 @@ def guarded(step: Step, read: Reader, negated: bool) -> Step:
     """The step for those lanes only whose predicate says so."""
 
     def run(w: Wave) -> None:
-        wanted = np.broadcast_to(read(w), (w.rows, WARP))
+        wanted = w.whole(read(w))
         if negated:
             wanted = ~wanted
         mask, idx, warps, rows = w.mask, w.idx, w.warps, w.rows

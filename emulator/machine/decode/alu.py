@@ -15,7 +15,7 @@ from emulator.arith import floats, halves, integers
 from emulator.kernel import BITS
 from emulator.machine.decode.context import UNSIGNED, Context
 from emulator.machine.decode.forms import COMPARED, FORMS, type_of
-from emulator.machine.wave import WARP, Array, Step, Wave
+from emulator.machine.wave import Array, Step, Wave
 from emulator.ptx.nodes import Imm, Sink
 
 Function: TypeAlias = Callable[..., Array]
@@ -372,7 +372,7 @@ def with_carry(c: Context) -> Step:
         found, out = function(*(r(w) for r in reads), w.carry() if uses else None)
         write(w, found)
         if sets:
-            w.set_carry(np.broadcast_to(out, (w.rows, WARP)))
+            w.set_carry(w.whole(out))
 
     return step
 

@@ -263,7 +263,7 @@ class Context:
         site = self.site
 
         def members(w: Wave) -> Array:
-            masks = np.broadcast_to(read(w), (w.rows, WARP))
+            masks = w.whole(read(w))
             lane = np.arange(WARP, dtype=np.uint32)
             here = w.mask_full()
             alone = here & (masks >> lane & 1 == 0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from emulator.kernel import BITS
 from emulator.machine.decode.context import Context
-from emulator.machine.wave import EXITED, WARP, Array, Converge, Step, Wave
+from emulator.machine.wave import EXITED, Array, Converge, Step, Wave
 from emulator.ptx.nodes import Imm, Label, Operand, Reg
 from emulator.ptx.printer import print_operand
 from emulator.report import FaultKind
@@ -29,7 +29,7 @@ def branch(c: Context) -> Step:
     negated = c.i.negated
 
     def step(w: Wave) -> None:
-        taken = np.broadcast_to(read(w), (w.rows, WARP))
+        taken = w.whole(read(w))
         if negated:
             taken = ~taken
         active = taken if w.mask is None else taken & w.mask
@@ -56,7 +56,7 @@ def branch_indexed(c: Context) -> Step:
     read, site = c.value(index, 32), c.site
 
     def step(w: Wave) -> None:
-        at = np.broadcast_to(read(w), (w.rows, WARP)).astype(np.int64)
+        at = w.whole(read(w)).astype(np.int64)
         bad = (at >= len(places)) & w.mask_full()
         if bad.any():
             w.launch.fault(
@@ -85,7 +85,7 @@ def leave(c: Context) -> Step:
     read = c.predicate(guard)
 
     def step(w: Wave) -> None:
-        leaving = np.broadcast_to(read(w), (w.rows, WARP))
+        leaving = w.whole(read(w))
         leaving = (~leaving if negated else leaving) & w.mask_full()
         staying = ~leaving & w.mask_full()
         if staying.any():
@@ -104,7 +104,7 @@ def trap(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         if read is not None:
-            hit = np.broadcast_to(read(w), (w.rows, WARP))
+            hit = w.whole(read(w))
             hit = (~hit if negated else hit) & w.mask_full()
             staying = w.mask_full() & ~hit
             if staying.any():
@@ -169,7 +169,7 @@ def barrier(c: Context) -> Step:
         n, size = _one(w, number, site), None if count is None else _one(w, count, site)
         if n is None or (count is not None and size is None):
             return
-        said = None if votes is None else np.broadcast_to(votes(w), (w.rows, WARP))
+        said = None if votes is None else w.whole(votes(w))
         w.barriers.arrive(n, size, kind != "arrive", site, said, where)
 
     return step
@@ -232,7 +232,7 @@ def _guarded(c: Context, build: Callable[[Context], Step]) -> Step:
     inner = build(Context(c.kernel, replace(c.i, guard=None), c.site))
 
     def step(w: Wave) -> None:
-        coming = np.broadcast_to(read(w), (w.rows, WARP))
+        coming = w.whole(read(w))
         coming = (~coming if negated else coming) & w.mask_full()
         staying = w.mask_full() & ~coming
         if staying.any():

@@ -41,7 +41,7 @@ def _readers(c: Context, op: Operand) -> list[Reader]:
 
 
 def _values(w: Wave, readers: Sequence[Reader]) -> list[Array]:
-    return [np.broadcast_to(read(w), (w.rows, WARP)) for read in readers]
+    return [w.whole(read(w)) for read in readers]
 
 
 # -- ldmatrix and its kind -----------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def load_matrix(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         w.need(site)
-        at = np.broadcast_to(address(w), (w.rows, WARP))[:, : 8 * count].reshape(-1)
+        at = w.whole(address(w))[:, : 8 * count].reshape(-1)
         row = np.repeat(np.arange(w.rows), 8 * count)
         data = access.read(w, space, a, at, row, np.tile(lanes, w.rows))
         words = data.view(np.uint32).reshape(w.rows, count, 8, 4)
@@ -92,7 +92,7 @@ def store_matrix(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         w.need(site)
-        at = np.broadcast_to(address(w), (w.rows, WARP))[:, : 8 * count].reshape(-1)
+        at = w.whole(address(w))[:, : 8 * count].reshape(-1)
         row = np.repeat(np.arange(w.rows), 8 * count)
         words = np.ascontiguousarray(fragments.stmatrix(_values(w, readers), trans))
         data = words.view(np.uint8).reshape(-1, 16)
@@ -109,7 +109,7 @@ def move_matrix(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         w.need(site)
-        write(w, fragments.movmatrix(np.broadcast_to(read(w), (w.rows, WARP))))
+        write(w, fragments.movmatrix(w.whole(read(w))))
 
     return step
 
@@ -246,7 +246,7 @@ def _wmma_load(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         w.need(site)
-        at = np.broadcast_to(address(w), (w.rows, WARP))
+        at = w.whole(address(w))
         pitch = ldm(w)
         _same_in_warp(w, at, pitch, size, aligned, site)
         where, row, width = _places(w, at, pitch, rows, columns, layout, size)
@@ -274,7 +274,7 @@ def _wmma_store(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         w.need(site)
-        at = np.broadcast_to(address(w), (w.rows, WARP))
+        at = w.whole(address(w))
         pitch = ldm(w)
         _same_in_warp(w, at, pitch, size, aligned, site)
         where, row, width = _places(w, at, pitch, rows, columns, layout, size)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from emulator.arith import shuffle as lanes
 from emulator.kernel import BITS
 from emulator.machine.decode.context import Context
-from emulator.machine.wave import WARP, Array, Step, Wave
+from emulator.machine.wave import Step, Wave
 from emulator.ptx.nodes import Imm, Sink
-
-
-def _whole(w: Wave, value: Array) -> Array:
-    return np.broadcast_to(value, (w.rows, WARP))
 
 
 def shuffle(c: Context) -> Step:
@@ -31,9 +25,9 @@ def shuffle(c: Context) -> Step:
         members(w)
         found, inside, _ = lanes.shfl(
             mode,
-            _whole(w, read_a(w)),
-            _whole(w, read_b(w)),
-            _whole(w, read_c(w)),
+            w.whole(read_a(w)),
+            w.whole(read_b(w)),
+            w.whole(read_c(w)),
             read_mask(w),
             w.mask_full(),
         )
@@ -57,7 +51,7 @@ def vote(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         members(w)
-        write(w, lanes.vote(mode, _whole(w, read(w)), read_mask(w), w.mask_full()))
+        write(w, lanes.vote(mode, w.whole(read(w)), read_mask(w), w.mask_full()))
 
     return step
 
@@ -75,7 +69,7 @@ def match(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         members(w)
-        found, agree = lanes.match(mode, kind, _whole(w, read(w)), read_mask(w), w.mask_full())
+        found, agree = lanes.match(mode, kind, w.whole(read(w)), read_mask(w), w.mask_full())
         write_d(w, found)
         write_p(w, agree)
 
@@ -96,7 +90,7 @@ def reduce(c: Context) -> Step:
 
     def step(w: Wave) -> None:
         members(w)
-        value = _whole(w, read(w))
+        value = w.whole(read(w))
         write(w, lanes.redux(operation, kind, value, read_mask(w), w.mask_full(), absolute, nan))
 
     return step
@@ -124,7 +118,7 @@ def elect(c: Context) -> Step:
         members(w)
         leader, chosen = lanes.elect(read_mask(w), w.mask_full())
         write_d(w, leader)
-        write_p(w, np.broadcast_to(chosen, (w.rows, WARP)))
+        write_p(w, w.whole(chosen))
 
     return step
 
