@@ -142,8 +142,8 @@ MUTATIONS = (
         Edit(
             MAIN,
             WARP,
-            "if (more) { stream_a.store(ring_a + filling * A_BYTES); stream_b.store(ring_b + filling * B_BYTES); }"
-            " __syncwarp();",
+            "if (more) { stream_a.store(ring_a + filling * A_BYTES);"
+            " stream_b.store(ring_b + filling * B_BYTES); } __syncwarp();",
             2,
         ),
         values=ONE,
