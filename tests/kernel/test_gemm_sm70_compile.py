@@ -32,16 +32,16 @@ def built(p: Gemm, arch: str, s: Schedule, home: Path) -> Artifact:
 @pytest.mark.parametrize("arch", SM70_ARCHS)
 def test_defaults_do_not_spill(arch: str, home: Path) -> None:
     device = Device.for_arch(arch)
-    for layout in list(layouts("f16"))[::3]:
+    for layout in list(layouts("f16"))[::4]:
         p = problem("f16", layout=layout)
         built(p, arch, FAMILY.default(p, device), home)
-    for p in (problem("f16", beta="any", epilogue=FULL), problem("f16", 2047, 2047, 2047), problem("f16", 8)):
+    for p in (problem("f16", beta="any", epilogue=FULL), problem("f16", 2047, 2047, 2047)):
         built(p, arch, FAMILY.default(p, device), home)
 
 
 def test_published_schedules_compile(home: Path) -> None:
     """A sample; the space's rules let all of them pass (test_published_schedules)."""
-    for row in SM70[::4]:
+    for row in SM70[::6]:
         space, s = schedule_of(FAMILY, row, "sm_70")
         assert isinstance(space.problem, Gemm)
         built(space.problem, "sm_70", s, home)

@@ -66,7 +66,7 @@ def test_defaults_do_not_spill_with_every_epilogue_and_odd_sizes(home: Path) -> 
 def test_published_schedules_compile(home: Path) -> None:
     """A sample; the space's rules let all of them pass (test_published_schedules)."""
     for i, row in enumerate(SM80):
-        if i % 9 == 0 and not row.refused:
+        if i % 13 == 0 and not row.refused:
             space, s = schedule_of(FAMILY, row, row.archs[0])
             assert isinstance(space.problem, Gemm)
             found = built(space.problem, row.archs[0], s, home).resources["entries"]["gemm"]
