@@ -171,7 +171,7 @@ def _row(s: Any, name: str, problem: dict[str, Any], one: Any) -> dict[str, Any]
         facts = dict(vendor.measurement.environment)
         row |= {
             "baseline_us": vendor.measurement.median_us,
-            "baseline": {key: facts.get(key) for key in ("baseline", "chosen", "tried", "blas", "numpy")},
+            "baseline": {key: facts.get(key) for key in ("baseline", "chosen", "kernels", "tried", "blas", "numpy")},
             "ratio": _ratio(vendor, ours),
         }
     return row

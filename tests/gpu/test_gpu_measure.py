@@ -95,5 +95,7 @@ def test_a_race_with_the_vendor(gpu: Any, session: Any, folder: Path) -> None:
     assert twin.measurement is not None
     assert vendor.measurement is not None, vendor.failure
     assert vendor.measurement.environment["tried"]
+    assert toy.measurement.environment["kernels"] in (["gemm"], [])
+    assert len(vendor.measurement.environment["kernels"]) <= 3
     assert vendor.measurement.median_us < toy.measurement.median_us
     assert twin.measurement.median_us == pytest.approx(toy.measurement.median_us, rel=0.1)

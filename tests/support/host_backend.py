@@ -133,6 +133,9 @@ class HostTimer:
     def __init__(self, runs: Sequence[Callable[[], object]]) -> None:
         self._runs = runs
 
+    def kernels(self) -> list[str]:
+        return ["host"]
+
     def time_us(self) -> float:
         started = time.perf_counter_ns()
         for run in self._runs:

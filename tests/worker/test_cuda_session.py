@@ -213,6 +213,7 @@ def test_a_race(session: CudaSession, tmp_path: Path) -> None:
     assert len(facts.environment["round_medians_us"]) == 5
     # The fastest of the vendor's that is right; the wrong one is told and not taken.
     assert facts.environment["baseline"] == "fast"
+    assert facts.environment["kernels"] == ["host"]
     tried = {row["name"]: row for row in facts.environment["tried"]}
     assert tried["wrong"]["failed"]["reason"] == "wrong_result"
     assert tried["slow"]["time_us"] > tried["fast"]["time_us"]

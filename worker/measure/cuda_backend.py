@@ -18,6 +18,7 @@ from rooftile.launch.cuda import CudaKernel
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Gemm
 
+from worker.measure.cuda_names import kernel_names
 from worker.measure.machine import Watch
 from worker.measure.statistics import median
 from worker.verify.device_checks import Launchable
@@ -52,6 +53,10 @@ class RoundTimer(Protocol):
 
     def time_us(self) -> float:
         """One round, in microseconds a run."""
+        ...
+
+    def kernels(self) -> list[str]:
+        """Names of the kernels that a round launches; empty where nobody says."""
         ...
 
 
@@ -199,6 +204,9 @@ class CupyTimer:
         self._end.synchronize()
         elapsed_ms = self._cupy.cuda.get_elapsed_time(self._start, self._end)
         return float(elapsed_ms) * 1000.0 / len(self._runs)
+
+    def kernels(self) -> list[str]:
+        return [] if self._graph is None else kernel_names(int(self._graph.graph))
 
 
 def cupy_backend(options: dict[str, Any]) -> Backend:

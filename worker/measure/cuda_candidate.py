@@ -239,7 +239,7 @@ class DeviceCandidate:
         timer = self.timer
         if timer is None:
             return {}
-        return {"method": timer.method, "host_us": timer.host_us}
+        return {"method": timer.method, "host_us": timer.host_us, "kernels": timer.kernels()}
 
     # -- all of it --------------------------------------------------------------------------------------
 
