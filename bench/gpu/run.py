@@ -40,8 +40,9 @@ CPU_SHARES = {"verify": 0.15}
 _RESERVE_S = 15.0
 
 
-def run(options: argparse.Namespace) -> int:
-    """The exit code of the whole check."""
+def run(options: argparse.Namespace, started: float) -> int:
+    """The exit code of the whole check, which began at `started` (seconds since the epoch)."""
+    spent = max(0.0, time.time() - started)
     if options.device == "gpu":
         try:
             # Before anything is made: a machine without a GPU has nothing to be checked.
@@ -52,15 +53,15 @@ def run(options: argparse.Namespace) -> int:
     try:
         with bench_lock(), tempfile.TemporaryDirectory(prefix="rooftile-check-") as folder:
             home = prepare_home(Path(options.home or folder)).root
-            return _check(options, home)
+            return _check(options, home, spent)
     except (BenchError, OperationError) as error:
         print(f"check: {error}", file=sys.stderr)
         return 1
 
 
-def _check(options: argparse.Namespace, home: Path) -> int:
+def _check(options: argparse.Namespace, home: Path, spent: float) -> int:
     reserve = min(_RESERVE_S, 0.1 * 60 * options.minutes)
-    budget = Budget(60.0 * options.minutes, reserve)
+    budget = Budget(60.0 * options.minutes - spent, reserve)
     place: Place = GpuPlace(home) if options.device == "gpu" else CpuPlace(home)
     facts = _environment(place, options)
     report = Report(options.json, facts)

@@ -48,6 +48,8 @@ RACE_S = 11.0
 SLACK_S = 10.0
 # Children, CUDA context and the device's health; on a CPU its roof.
 START_S = {"gpu": 20.0, "cpu": 8.0}
+# What is kept of the Baseline: which it was, its kernels, and what else was tried.
+_BASELINE_FACTS = ("baseline", "chosen", "kernels", "tried", "blas", "numpy")
 _OURS = (EntrantRole.FINALIST, EntrantRole.DEFAULT, EntrantRole.INCUMBENT)
 
 
@@ -171,7 +173,7 @@ def _row(s: Any, name: str, problem: dict[str, Any], one: Any) -> dict[str, Any]
         facts = dict(vendor.measurement.environment)
         row |= {
             "baseline_us": vendor.measurement.median_us,
-            "baseline": {key: facts.get(key) for key in ("baseline", "chosen", "kernels", "tried", "blas", "numpy")},
+            "baseline": {key: facts[key] for key in _BASELINE_FACTS if key in facts},
             "ratio": _ratio(vendor, ours),
         }
     return row

@@ -1,4 +1,4 @@
-"""Which kernels does a CUDA graph launch? So the Baseline is recorded by the names of what it really ran.
+"""Which kernels does a CUDA graph launch? So that the Baseline is recorded by what really ran.
 
 Through cuda-bindings, which is optional: without it, or on a driver before 12.3 (cuFuncGetName), nothing is told.
 """
