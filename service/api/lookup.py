@@ -122,6 +122,8 @@ def best(s: Session, question: Question) -> schemas.Best:
 
 def _answer(row: ReleaseRecord, level: str, reason: str) -> schemas.Best:
     shown = render.release(row)
+    if shown.unproven:
+        reason = f"{reason.rstrip('.')}; unproven: no emulated verdict speaks for it."
     return schemas.Best(
         level=level,
         reason=reason,
@@ -143,6 +145,7 @@ def _answer(row: ReleaseRecord, level: str, reason: str) -> schemas.Best:
         toolchain=shown.toolchain,
         noise=shown.noise,
         tie_set=shown.tie_set,
+        unproven=shown.unproven,
         published_at=shown.published_at,
     )
 

@@ -279,6 +279,7 @@ class Best(Model):
     toolchain: JsonObject | None
     noise: JsonObject | None
     tie_set: list[JsonObject] | None
+    unproven: bool | None = Field(description="an admin published it without its emulated verdict")
     published_at: datetime | None
 
 

@@ -77,6 +77,8 @@ class BestRow:
     trial_id: int | None
     job_id: int
     pinned: bool
+    unproven: bool
+    """Published by an admin without the emulated verdict that its family needs."""
 
 
 def best_page(
@@ -146,6 +148,7 @@ def best_row(release: ReleaseRecord, device: DeviceRecord | None) -> BestRow:
         trial_id=release.trial_id,
         job_id=release.job_id,
         pinned=release.pinned,
+        unproven=release.unproven,
     )
 
 

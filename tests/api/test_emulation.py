@@ -205,6 +205,11 @@ def test_an_admin_publishes_what_nobody_proved(client: TestClient, as_token: Any
     shown = client.post(path).json()
     assert (shown["state"], shown["unproven"]) == ("published", True)
     assert client.post("/v1/releases/99:publish").status_code == 404
+    # Whoever is given it is told.
+    wanted = {"problem": gemm(256, 256, 256, dtype="f16"), "device": GPU_DEVICE}
+    answer = client.post("/v1/best", json=wanted).json()
+    assert (answer["release_id"], answer["unproven"]) == (made.id, True)
+    assert "no emulated verdict speaks for it" in answer["reason"]
     client.post(f"/v1/releases/{made.id}:withdraw")
     assert client.post(path).status_code == 409
 
