@@ -40,14 +40,14 @@ ORDER: tuple[tuple[str, int], ...] = (
 CPU_ORDER: tuple[tuple[int, int, int], ...] = ((8, 1024, 1024), (96, 96, 96), (17, 403, 277))
 PROBLEMS_A_JOB = {"gpu": 3, "cpu": 1}
 # Of one problem, search and race together: less says little.
-LEAST_S = {"gpu": 26.0, "cpu": 14.0}
+LEAST_S = {"gpu": 26.0, "cpu": 11.0}
 MOST_S = 70.0
 # The race's own 8 s, and what it takes until it begins; not part of a job's seconds.
-RACE_S = 11.0
+RACE_S = 10.0
 # How far a job may run over the end before it is killed; Report's reserve covers it.
 SLACK_S = 10.0
 # Children, CUDA context and the device's health; on a CPU its roof.
-START_S = {"gpu": 20.0, "cpu": 8.0}
+START_S = {"gpu": 20.0, "cpu": 6.0}
 # What is kept of the Baseline: which it was, its kernels, and what else was tried.
 _BASELINE_FACTS = ("baseline", "chosen", "kernels", "tried", "blas", "numpy")
 _OURS = (EntrantRole.FINALIST, EntrantRole.DEFAULT, EntrantRole.INCUMBENT)

@@ -115,6 +115,7 @@ def desk(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     keeper.stop()
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_trials_and_a_race_of_a_gpu(desk: Desk) -> None:
     job_id, (good, wrong, dead) = desk.job(["", "wrong value", "abort"])
     while desk.worker.step():

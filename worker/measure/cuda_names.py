@@ -1,6 +1,7 @@
 """Which kernels does a CUDA graph launch? So that the Baseline is recorded by what really ran.
 
-Through cuda-bindings, which is optional: without it, or on a driver before 12.3 (cuFuncGetName), nothing is told.
+Through cuda-bindings, which is optional: without it, or on a driver before 12.3 (cuFuncGetName), nothing is
+told.
 """
 
 from __future__ import annotations
