@@ -30,7 +30,7 @@ from typing import Any
 from rooftile.problem import Gemm
 
 from bench.common import BenchError, bench_lock, environment, say, write
-from bench.emulator_cases import EmulatorCase, cases
+from bench.emulator_cases import EmulatorCase, design
 from bench.mutations import CLASSES, Mutation, mutations
 from bench.witnesses import Witness, WitnessMissingError, run_witness, witnesses
 from emulator import Order, Program
@@ -38,11 +38,14 @@ from search_space.device import Device
 from search_space.registry import get_family
 from search_space.schedule import Schedule
 from service.paths import kernels_dir
+from service.store.enums import TrialReason
 from worker.compile import compile_kernel
 from worker.errors import CompileFailure, CompilerMissingError
 from worker.verify.emulated import EARLY, LATE, EmulatedVerdict, UndecidedError, prove
 
 FAMILIES = ("gemm_sm80", "gemm_sm70")
+ABSENT = {"gemm_sm70": ["dropped commit", "wrong group count"]}
+"""Classes of mistakes that a family has no place for: sm_70 has no asynchronous copies."""
 PLAIN = {"gemm_sm80": ("sm_80", "bf16"), "gemm_sm70": ("sm_70", "f16")}
 # bf16 has 8 bits: rounding a result is off by about 2^-9 in the mean.
 WITNESS_BOUND = 4e-3
@@ -81,21 +84,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     count = args.cases or (5 if args.quick else 44)
     try:
         with bench_lock():
-            env = environment(quick=args.quick, cases_per_family=count)
+            env = environment(quick=args.quick, cases_per_family=count, classes_without_counterpart=ABSENT)
             started = time.monotonic()
-            rows, speed = measure(count, quick=args.quick)
+            rows, speed, designs = measure(count, quick=args.quick)
             env["seconds"] = round(time.monotonic() - started, 1)
     except (BenchError, CompilerMissingError) as error:
         print(f"bench.emulator: {error}", file=sys.stderr)
         return 1
-    figures = figures_of(rows) | speed
+    figures = figures_of(rows) | designs | speed
     write(args.json, figures, [row.to_json() for row in rows], env)
     print(json.dumps({"figures": figures}, indent=1))
     return 0
 
 
-def measure(count: int, *, quick: bool) -> tuple[list[Row], dict[str, float]]:
-    """All rows, and the figures of speed; the latter first, while nothing else runs."""
+def measure(count: int, *, quick: bool) -> tuple[list[Row], dict[str, float], dict[str, float]]:
+    """All rows, the figures of speed (taken first, while nothing else runs), and those of the design."""
     with tempfile.TemporaryDirectory(prefix="rooftile-bench-") as folder:
         home = Path(folder)
         speed = reference_speed(home, repeats=2 if quick else 5)
@@ -105,17 +108,28 @@ def measure(count: int, *, quick: bool) -> tuple[list[Row], dict[str, float]]:
         testimony = list(range(len(witnesses())))
         if quick:
             planted, testimony = sample(planted, 16), testimony[1:2]
+        for number in testimony:
+            _probe(witnesses()[number])
+        designs: dict[str, float] = {}
         work: list[tuple[Callable[..., Row], tuple[Any, ...]]] = []
         for family in FAMILIES:
-            chosen = cases(family, count)
-            if len(chosen) < count:
-                raise BenchError(
-                    f"{family}: only {len(chosen)} different legal cases were found, not {count}"
-                )
-            work += [(run_case, (case, i, home)) for i, case in enumerate(chosen)]
+            made = design(family, count, complete=not quick)
+            if len(made.cases) < count:
+                raise BenchError(f"{family}: only {len(made.cases)} legal cases were found, not {count}")
+            designs |= {f"{family}_pairs": made.pairs, f"{family}_pairs_covered": made.covered}
+            designs[f"{family}_pairs_refused"] = made.refused
+            work += [(run_case, (case, i, home)) for i, case in enumerate(made.cases)]
         work += [(run_testimony, (i, quick)) for i in testimony]
         work += [(run_mutation, (m, home)) for m in planted]
-        return list(_together(work)), speed
+        return list(_together(work)), speed, designs
+
+
+def _probe(witness: Witness) -> None:
+    """A peer that is missing is told now, not when its turn comes."""
+    try:
+        witness.build()
+    except WitnessMissingError as error:
+        raise BenchError(f"{witness.name}: {error}") from None
 
 
 def sample(planted: list[Mutation], count: int) -> list[Mutation]:
@@ -139,7 +153,11 @@ def _together(work: list[tuple[Callable[..., Row], tuple[Any, ...]]]) -> Iterabl
         with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
             waiting = [pool.submit(function, *arguments) for function, arguments in work]
             for future in as_completed(waiting):
-                row = future.result()
+                try:
+                    row = future.result()
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
                 word = "ok  " if row.passed else "NO  "
                 say(f"{word} {row.kind} {row.name} ({row.seconds:.1f} s) {row.message[:150]}")
                 yield row
@@ -173,7 +191,7 @@ def run_case(case: EmulatorCase, number: int, home: Path) -> Row:
     try:
         verdict = prove(
             built.ptx, family, case.problem, device, case.schedule, problems=small, orders=(EARLY, LATE),
-            extra=(Order("random", number + 1),), seed=number,
+            extra=(Order("random", number + 1), Order("random", number + 1001)), seed=number,
         )  # fmt: skip
         passed, message, checks = verdict.passed, told(verdict), verdict.checks
     except UndecidedError as error:
@@ -220,7 +238,8 @@ def run_mutation(mutation: Mutation, home: Path) -> Row:
     schedule = family.default(problem, device).replace(**mutation.values)
     name = f"{mutation.family} {mutation.kind}: {mutation.name}"
     more: tuple[tuple[str, Any], ...] = (("class", mutation.kind), ("family", mutation.family),
-                                         ("equivalent", mutation.equivalent))  # fmt: skip
+                                         ("equivalent", mutation.equivalent),
+                                         ("edits", repr(mutation.edits)))  # fmt: skip
     if illegal := family.check(problem, device, schedule):
         raise BenchError(f"{name}: its schedule is not legal: {illegal[0]}")
     with tempfile.TemporaryDirectory(dir=home) as folder:
@@ -230,28 +249,43 @@ def run_mutation(mutation: Mutation, home: Path) -> Row:
         except CompileFailure as failure:
             raise BenchError(f"{name}: it does not compile: {failure.message}") from None
     assert built.ptx is not None
-    caught, message, quiet = judge(built.ptx, problem, schedule, mutation.family, arch)
-    passed = caught if mutation.equivalent is None else not caught
+    how, message, quiet = judge(built.ptx, problem, schedule, mutation.family, arch)
+    passed = bool(how) if mutation.equivalent is None else not how
     return Row("mutation", name, passed, time.monotonic() - started, message,
-               (*more, ("right_in_program_order", quiet), ("caught", caught)))  # fmt: skip
+               (*more, ("right_in_program_order", quiet), ("caught_by", how)))  # fmt: skip
 
 
 def judge(
     ptx: bytes | str, problem: Gemm, schedule: Schedule, family_name: str, arch: str
-) -> tuple[bool, str, bool]:
-    """(accused or wrong, the message, whether the numbers alone are right in program order)."""
+) -> tuple[str, str, bool]:
+    """(how it was caught: `accusation`, `numbers`, `limit` or nothing; the message, which names the place;
+    whether the numbers alone are right in program order). BenchError where the emulator could not say."""
     family, device = get_family(family_name), Device.for_arch(arch)
-    quiet = True
     try:
         verdict = prove(ptx, family, problem, device, schedule, orders=(EARLY, LATE))
     except UndecidedError as error:
-        return True, str(error.evidence.get("message", error)), False
+        if error.reason is not TrialReason.EMULATE_TIMEOUT:
+            raise BenchError(f"{family_name}: not emulated: {error.evidence.get('message', error)}") from None
+        return "limit", str(error.evidence.get("message", error)), False
     try:
-        numbers = prove(ptx, family, problem, device, schedule, orders=(EARLY,), accuse=False)
-        quiet = numbers.passed
+        quiet = prove(ptx, family, problem, device, schedule, orders=(EARLY,), accuse=False).passed
     except UndecidedError:
         quiet = False
-    return not verdict.passed, told(verdict), quiet
+    if verdict.passed:
+        return "", "", quiet
+    how = "accusation" if "faults" in verdict.evidence else "numbers"
+    return how, told(verdict) + (_tile_of(verdict, schedule) if how == "numbers" else ""), quiet
+
+
+def _tile_of(verdict: EmulatedVerdict, schedule: Schedule) -> str:
+    """Where a wrong number is, in the kernel's own terms: numbers name no line."""
+    index, on = verdict.evidence.get("first"), verdict.evidence.get("on", {})
+    if not isinstance(index, (list, tuple)) or len(index) < 2:
+        return ""
+    row, column = int(index[-2]), int(index[-1])
+    bm, bn = schedule.integer("bm"), schedule.integer("bn")
+    size = "x".join(str(on.get(x)) for x in "mnk")
+    return f" (tile {row // bm}, {column // bn} of {bm}x{bn}, at {size}, order {on.get('order')})"
 
 
 def told(verdict: EmulatedVerdict) -> str:
@@ -306,7 +340,9 @@ def figures_of(rows: Sequence[Row]) -> dict[str, float | int | None]:
         "runs": sum(sum(f["runs"].values()) for _, f in tried),
         "witnesses_right": sum(row.passed for row, _ in testimony),
         "planted": len(planted),
+        "planted_distinct": len({f["edits"] for _, f in planted}),
         "caught": sum(row.passed for row, _ in planted),
+        "caught_by_accusation": sum(f["caught_by"] == "accusation" for _, f in planted),
         "planted_right_in_program_order": sum(bool(f["right_in_program_order"]) for _, f in planted),
         "false_alarms": sum(not row.passed for row in innocent)
         + sum(f.get("accused", 0) > 0 for _, f in testimony),

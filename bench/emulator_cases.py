@@ -7,10 +7,10 @@ columns, and every count of steps of k from none to two more than there are stag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from rooftile.errors import FieldError
 from rooftile.problem import Gemm
@@ -61,14 +61,12 @@ class EmulatorCase:
         proof = [p for p in family.proof_problems(self.problem, device, self.schedule) if isinstance(p, Gemm)]
         wide = proof[0]
         bk, stages = self.schedule.integer("bk"), _stages(self.schedule)
-        splits = self.schedule.integer("split_k") if "split_k" in self.schedule else 1
         found = list(proof)
         for steps in range(stages + 3):
+            # With k split, some parts have nothing to do: that has to be right too.
             k = steps * bk - (steps * 3) % 8 if steps else 0
-            if splits > 1 and k <= (splits - 1) * bk:
-                continue
             m, n = 1 + (wide.m + 7 * steps) // 3, 1 + (wide.n + 5 * steps) // 4
-            small = _at(wide, min(m, wide.m), min(n, wide.n), min(k, wide.k))
+            small = _at(wide, min(m, wide.m), min(n, wide.n), k)
             if small is not None and small not in found:
                 found.append(small)
         return tuple(found)
@@ -89,23 +87,42 @@ def _at(p: Gemm, m: int, n: int, k: int) -> Gemm | None:
         return None
 
 
-def cases(family_name: str, count: int, seed: int = 0) -> list[EmulatorCase]:
+Pair: TypeAlias = frozenset[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Design:
+    """The cases of a family, and how many pairs of values they bring together. `refused`: pairs that no legal
+    case was found for, in many draws around them; -1 where nobody looked."""
+
+    cases: list[EmulatorCase]
+    pairs: int
+    covered: int
+    refused: int = -1
+
+
+def design(family_name: str, count: int, seed: int = 0, *, complete: bool = False) -> Design:
     """`count` different legal cases: each is the one, of some drawn around a pair of values that no case
-    before has, that brings the most pairs that are new."""
+    before has, that brings the most pairs that are new. `complete`: and as many more as it takes until every
+    pair that the rules allow is in one."""
     family = get_family(family_name)
     rng = Random(seed)
     axes = _axes(family)
     names = sorted(axes)
-    missing = {
+    missing: set[Pair] = {
         frozenset({(x, v), (y, u)})
-        for i, x in enumerate(names) for y in names[i + 1 :] for v in axes[x] for u in axes[y]
-    }  # fmt: skip
+        for i, x in enumerate(names)
+        for y in names[i + 1 :]
+        for v in axes[x]
+        for u in axes[y]
+    }
+    total = len(missing)
     found: dict[str, EmulatorCase] = {}
-    while len(found) < count:
-        best: tuple[int, str, EmulatorCase, set[frozenset[tuple[str, Any]]]] | None = None
-        for _ in range(_DRAWS):
-            wanted = dict(rng.choice(sorted(missing, key=repr))) if missing else {}
-            made = _draw(family, axes, wanted, rng)
+
+    def take(wanted: Iterable[Pair]) -> bool:
+        best: tuple[int, str, EmulatorCase, set[Pair]] | None = None
+        for pair in wanted:
+            made = _draw(family, axes, dict(pair), rng)
             if made is None:
                 continue
             case, pairs = made
@@ -114,20 +131,38 @@ def cases(family_name: str, count: int, seed: int = 0) -> list[EmulatorCase]:
             if key not in found and (best is None or new > best[0]):
                 best = (new, key, case, pairs)
         if best is None:
-            break
+            return False
         found[best[1]] = best[2]
-        missing -= best[3]
-    return list(found.values())
+        missing.difference_update(best[3])
+        return best[0] > 0
+
+    for _ in range(4 * count):
+        if len(found) >= count:
+            break
+        ordered = sorted(missing, key=repr)
+        take([rng.choice(ordered) if ordered else frozenset() for _ in range(_DRAWS)])
+    refused = -1
+    if complete:
+        hopeless: set[Pair] = set()
+        while left := sorted(missing - hopeless, key=repr):
+            if not take([left[0]] * _TRIES) or left[0] in missing:
+                hopeless.add(left[0])
+        refused = len(hopeless & missing)
+    return Design(list(found.values()), total, total - len(missing), refused)
 
 
+_TRIES = 10
 _DRAWS = 24
 
 
 def _draw(
     family: Family, axes: Mapping[str, tuple[Any, ...]], wanted: Mapping[str, Any], rng: Random
-) -> tuple[EmulatorCase, set[frozenset[tuple[str, Any]]]] | None:
+) -> tuple[EmulatorCase, set[Pair]] | None:
     """A legal case with the values in `wanted` where the rules allow it, and the pairs that it has."""
-    values = {name: rng.choice(choices) for name, choices in axes.items()} | dict(wanted)
+    values = {name: rng.choice(choices) for name, choices in axes.items()}
+    if rng.random() < 0.6:
+        values["split_k"] = 1  # what is not split sees the whole ring
+    values |= dict(wanted)
     base = _problem(family, values)
     if base is None:
         return None
@@ -138,7 +173,7 @@ def _draw(
     # One value after the other, as long as the schedule stays legal; those that are wanted first.
     order = [n for n in axes if n in mine]
     rng.shuffle(order)
-    order.sort(key=lambda n: n not in wanted)
+    order.sort(key=lambda n: (n not in wanted, n != "split_k"))
     for name in order:
         moved = schedule.replace(**{name: values[name]})
         if not family.check(problem, device, moved):

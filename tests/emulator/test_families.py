@@ -6,12 +6,14 @@ time.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.emulator import FAMILIES, run_case, run_mutation, sample
-from bench.emulator_cases import EmulatorCase, cases
+from bench.emulator import ABSENT, FAMILIES, figures_of, run_case, run_mutation, sample
+from bench.emulator_cases import EmulatorCase, design
 from bench.mutations import CLASSES, Mutation, mutations
 from service.paths import kernels_dir
 
@@ -26,18 +28,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_schedules_are_right_in_every_order(family: str, home: Path) -> None:
-    chosen: list[EmulatorCase] = cases(family, CASES)
+    chosen: list[EmulatorCase] = design(family, CASES).cases
     assert len(chosen) == CASES
+    proved = 0
     for number, case in enumerate(chosen):
         row = run_case(case, number, home)
-        assert row.passed, f"{row.name}: {row.message}"
+        if dict(row.more)["compiled"]:  # a few legal schedules spill, and are refused for that
+            assert row.passed, f"{row.name}: {row.message}"
+            proved += 1
+    assert proved >= CASES - 1
 
 
 @pytest.mark.parametrize("mutation", sample(list(mutations()), PLANTED), ids=lambda m: f"{m.kind}, {m.name}")
 def test_a_planted_mistake_is_caught_with_its_place(mutation: Mutation, home: Path) -> None:
     row = run_mutation(mutation, home)
     assert row.passed, row.name
-    assert row.message, row.name
+    how = dict(row.more)["caught_by"]
+    # An accusation names the line; wrong numbers the element, its tile and the sizes.
+    place = (
+        r"\.cuh?:\d+.*(warp \d|bytes of|of the \d+ bytes)"
+        if how == "accusation"
+        else r"at \[.*\(tile \d+, \d+"
+    )
+    assert re.search(place, row.message), row.message
 
 
 def test_every_mutation_applies_to_the_sources_of_today(tmp_path: Path) -> None:
@@ -56,7 +69,28 @@ def test_each_class_of_mistakes_is_planted_in_each_family() -> None:
     """sm_70 has no asynchronous copies: nothing to commit, no groups to count."""
     for family in FAMILIES:
         for kind in CLASSES:
-            if family == "gemm_sm70" and kind in ("dropped commit", "wrong group count"):
+            if kind in ABSENT.get(family, ()):
                 continue
             planted = [m for m in mutations(family) if m.kind == kind and m.equivalent is None]
             assert len(planted) >= 3, f"{family}: {kind}"
+
+
+def test_every_count_of_steps_is_among_the_sizes() -> None:
+    for family in FAMILIES:
+        for case in design(family, CASES, seed=5).cases:
+            bk = case.schedule.integer("bk")
+            stages = case.schedule.integer("stages")
+            steps = {-(-p.k // bk) for p in case.small()}
+            assert steps >= set(range(stages + 3)), case.schedule.one_line()
+
+
+def test_figures_tell_what_was_caught_and_what_was_not(home: Path) -> None:
+    caught = run_mutation(next(m for m in mutations() if m.kind == "dropped wait"), home)
+    innocent = run_mutation(next(m for m in mutations() if m.equivalent), home)
+    missed = replace(
+        caught, passed=False, more=tuple((k, "" if k == "caught_by" else v) for k, v in caught.more)
+    )
+    alarmed = replace(innocent, passed=False)
+    found = figures_of([caught, innocent, missed, alarmed])
+    assert (found["planted"], found["caught"], found["caught_by_accusation"]) == (2, 1, 1)
+    assert (found["planted_distinct"], found["false_alarms"], found["schedules_wrong"]) == (1, 1, 0)
