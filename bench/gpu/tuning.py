@@ -120,27 +120,39 @@ def _job(
     env = {k: v for k, v in os.environ.items() if not k.startswith("ROOFTILE_")} | {
         "ROOFTILE_HOME": str(home)
     }
+    job_id: int | None = None
+    said: str | None = None
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit, check=False)
         job_id = int(json.loads(done.stdout)["job_id"])
     except subprocess.TimeoutExpired:
-        return [
-            {"problem": name, "failed": f"`rooftile tune` gave no answer within {limit:.0f} s"}
-            for name, _ in these
-        ]
+        said = f"`rooftile tune` gave no answer within {limit:.0f} s"
     except (ValueError, KeyError):
-        said = (done.stderr or done.stdout).strip()[-600:]
-        return [
-            {"problem": name, "failed": f"`rooftile tune` ended with {done.returncode}: {said}"}
-            for name, _ in these
-        ]
+        tail = (done.stderr or done.stdout).strip()[-600:]
+        said = f"`rooftile tune` ended with {done.returncode}: {tail}"
+    return _rows(home, these, job_id, said)
+
+
+def _rows(
+    home: Path, these: Sequence[tuple[str, dict[str, Any]]], job_id: int | None, said: str | None
+) -> list[dict[str, Any]]:
+    """What the database says of each problem, also of a job that was killed: its trials are there."""
     database = Database(f"sqlite:///{home / 'rooftile.db'}")
     try:
         with database.read() as s:
-            found = jobs.problems(s, job_id)
-            return [_row(s, name, problem, one) for (name, problem), one in zip(these, found, strict=True)]
+            newest = job_id or max((job.id for job in jobs.listing(s).rows), default=0)
+            found = jobs.problems(s, newest) if newest else []
+            rows = [_row(s, name, problem, one) for (name, problem), one in zip(these, found, strict=True)]
+    except Exception as error:  # noqa: BLE001 - no database, or not yet: then what was said is all
+        said = said or f"{type(error).__name__}: {error}"
+        return [{"problem": name, "failed": said} for name, _ in these]
     finally:
         database.close()
+    for row in rows:
+        if said is not None:
+            row["failed"] = said if row["ratio"] is None else row.get("failed")
+            row["job"] = said
+    return rows
 
 
 def _row(s: Any, name: str, problem: dict[str, Any], one: Any) -> dict[str, Any]:
@@ -149,6 +161,8 @@ def _row(s: Any, name: str, problem: dict[str, Any], one: Any) -> dict[str, Any]
     for count in trials.counts(s, job_problem_id=one.id):
         label = f"{count.state}" if count.reason is None else f"{count.state}: {count.reason}"
         row["trials"][label] = row["trials"].get(label, 0) + count.count
+    times = [one.time_us for one in trials.of_problem(s, one.id, None) if one.time_us is not None]
+    row["best_trial_us"] = min(times, default=None)
     race = races.latest(s, one.id)
     if race is None or race.state is not RaceState.DONE:
         return row | {"failed": "no race was run"}
