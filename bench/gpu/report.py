@@ -79,6 +79,7 @@ class Budget:
 
     def __init__(self, seconds: float, reserve_s: float) -> None:
         self._end = time.monotonic() + seconds - reserve_s
+        self.reserve_s = reserve_s
 
     @property
     def left_s(self) -> float:

@@ -44,8 +44,8 @@ LEAST_S = {"gpu": 26.0, "cpu": 11.0}
 MOST_S = 70.0
 # The race's own 8 s, and what it takes until it begins; not part of a job's seconds.
 RACE_S = 10.0
-# How far a job may run over the end before it is killed; Report's reserve covers it.
-SLACK_S = 10.0
+# Of the reserve that a job may use before it is killed; the rest is for the file and the children's end.
+OVERRUN = 0.7
 # Children, CUDA context and the device's health; on a CPU its roof.
 START_S = {"gpu": 20.0, "cpu": 6.0}
 # What is kept of the Baseline: which it was, its kernels, and what else was tried.
@@ -84,7 +84,7 @@ def tune_all(
         if count < 1:
             break
         these, waiting = waiting[:count], waiting[count:]
-        rows = _job(place, home, these, (each - RACE_S) * count, budget.left_s + SLACK_S)
+        rows = _job(place, home, these, (each - RACE_S) * count, budget.left_s + OVERRUN * budget.reserve_s)
         for row in rows:
             report.row(step="tune", **row)
             say(_line(row))
