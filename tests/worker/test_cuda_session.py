@@ -278,7 +278,7 @@ def test_a_canary_far_below_the_data_sheet(session: CudaSession, tmp_path: Path)
 def state(**more: Any) -> GpuState:
     base: dict[str, Any] = {
         "at_s": 1.0, "sm_mhz": 1980, "memory_mhz": 3201, "power_w": 690.0, "temperature_c": 60,
-        "reasons": 0x4, "others": 0, "others_percent": None,
+        "reasons": 0, "others": 0, "others_percent": None,
     }  # fmt: skip
     return GpuState(**{**base, **more})
 
@@ -289,6 +289,8 @@ def state(**more: Any) -> GpuState:
         ({}, {}, None),
         ({}, {"sm_mhz": 1965}, None),
         ({}, {"sm_mhz": 1755}, "clock changed"),
+        ({"reasons": 0x4}, {"sm_mhz": 1755}, None),
+        ({"reasons": 0x1, "sm_mhz": 345}, {}, None),
         ({"sm_mhz": None}, {}, None),
         ({}, {"reasons": 0x20}, "thermal slowdown"),
         ({"reasons": 0x8 | 0x40}, {}, "hardware slowdown"),

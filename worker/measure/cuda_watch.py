@@ -28,8 +28,10 @@ _NOTED = {
     0x10: "sync boost",
     0x100: "display clocks",
 }
-# Of the SM clock: a chunk at another clock than the one before is no second look at the same machine.
-MOST_CLOCK_CHANGE = 0.03
+# Of the SM clock: a chunk at another clock than the one before is no second look at the same machine. A GPU
+# at its power limit moves its clock all the time, as it does in use; one that was idle shows its idle clock.
+MOST_CLOCK_CHANGE = 0.10
+_FLOATING = 0x01 | 0x04
 # Of the SMs' time, in percent, that others may use: a window system shows one or two.
 MOST_OTHERS_PERCENT = 5
 
@@ -84,11 +86,12 @@ class GpuChange:
             percent = self.after.others_percent
             if percent is None or percent > MOST_OTHERS_PERCENT:
                 return "other processes"
+        reasons = (self.before.reasons or 0) | (self.after.reasons or 0)
         for bit, name in _SLOWDOWNS.items():
-            if ((self.before.reasons or 0) | (self.after.reasons or 0)) & bit:
+            if reasons & bit:
                 return name
         one, two = self.before.sm_mhz, self.after.sm_mhz
-        if one and two and abs(two - one) > MOST_CLOCK_CHANGE * max(one, two):
+        if not reasons & _FLOATING and one and two and abs(two - one) > MOST_CLOCK_CHANGE * max(one, two):
             return "clock changed"
         return None
 
