@@ -72,7 +72,9 @@ def tune_all(
     for name, problem in wanted(place.kind):
         reasons = registry.why_not(parse_problem(problem), place.device.arch.name)
         if reasons:
-            report.leave_out(f"tune {name}: {reasons[0].message}")
+            # A family of another arch has the least to say.
+            telling = [one.message for one in reasons if "it runs on" not in one.message]
+            report.leave_out(f"tune {name}: {(telling or [reasons[0].message])[0]}")
         else:
             waiting.append((name, problem))
     ratios: list[float] = []
