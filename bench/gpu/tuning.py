@@ -78,7 +78,7 @@ def tune_all(
         else:
             waiting.append((name, problem))
     ratios: list[float] = []
-    tuned = 0
+    tuned = crashed = 0
     while waiting:
         now = budget.left_s - START_S[place.kind]
         each = seconds_each or min(MOST_S, max(LEAST_S[place.kind], now / max(1, len(waiting))))
@@ -93,7 +93,9 @@ def tune_all(
             if row.get("ratio"):
                 ratios.append(row["ratio"])
                 tuned += 1
+            crashed += bool(row.get("crashed"))
         report.figures |= {
+            "tune_failed": crashed,
             "problems_tuned": tuned,
             "geomean_ratio": math.exp(statistics.fmean(math.log(r) for r in ratios)) if ratios else None,
             "min_ratio": min(ratios, default=None),
@@ -132,6 +134,7 @@ def _job(
     except (ValueError, KeyError):
         tail = (done.stderr or done.stdout).strip()[-600:]
         said = f"`rooftile tune` ended with {done.returncode}: {tail}"
+        return [row | {"crashed": True} for row in _rows(home, these, job_id, said)]
     return _rows(home, these, job_id, said)
 
 

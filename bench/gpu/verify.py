@@ -31,6 +31,7 @@ def verify_all(
     device = place.device
     kernels = draw(device, seed, small=small)
     counts = {"kernels": 0, "base": 0, "wrong": 0, "cases": 0, "skipped_cases": 0, "not_compiled": 0}
+    counts["defaults_not_compiled"] = 0
     archs = {device.arch.name}
     while time.monotonic() < end:
         batch = list(islice(kernels, BATCH if place.kind == "gpu" else CPU_BATCH))
@@ -52,6 +53,7 @@ def verify_all(
     report.figures |= {
         "kernels_verified": counts["kernels"] - counts["wrong"],
         "kernels_wrong": counts["wrong"],
+        "defaults_not_compiled": counts["defaults_not_compiled"],
     }
 
 
@@ -80,6 +82,7 @@ def _one(
     title = kernel.title()
     if not isinstance(made, Artifact):
         counts["not_compiled"] += 1
+        counts["defaults_not_compiled"] += kernel.base  # of others a few spill, and are refused for that
         reason = made.evidence if isinstance(made, CompileFailure) else str(made)
         report.row(step="verify", **title, result="not compiled", evidence=reason)
         return

@@ -81,6 +81,8 @@ def test_the_whole_path_on_a_cpu(tmp_path: Path) -> None:
     tuned = [row for row in found["rows"] if row["step"] == "tune"]
     left = [text for text in found["left_out"] if text.startswith("tune")]
     assert len(tuned) + len(left) == len(tuning.CPU_ORDER), "what is not there is said"
+    assert tuned, "the tuner ran"
+    assert tuned[0]["trials"], tuned[0]
     if tuned and "entrants" in tuned[0]:  # on a machine busy with other work the time may be too short
         assert {one["role"] for one in tuned[0]["entrants"]} >= {"default", "baseline"}
     assert found["environment"]["checked"]["arch"].startswith("x86-64")
@@ -159,17 +161,13 @@ def test_kernels_are_drawn_alike_and_from_the_shape_set(arch: str) -> None:
     assert [k.cases for k in first] == [k.cases for k in again]
     assert [k.base for k in first] == [True] * base + [False] * 6
     families = {k.family.name for k in first}
-    assert families == {"gemm_sm70": {"sm_70"}, "gemm_sm80": {"sm_80", "sm_89", "sm_120a"}}.keys() & families
-    if arch == "sm_90a":
-        assert families == {"gemm_sm70", "gemm_sm80"}
+    wanted = {"sm_70": {"gemm_sm70"}, "sm_90a": {"gemm_sm70", "gemm_sm80"}}
+    assert families == wanted.get(arch, {"gemm_sm80"})
     for kernel in first:
         assert any(case.problem.k == 0 for case in kernel.cases)
         assert any(case.problem.batch == 3 for case in kernel.cases)
         for case in kernel.cases:
             assert case.problem.n in SHAPES["n"] or case.problem.n % 16 == 0
-            names = {**case.names(), "sm_count": 100, "threads": 1}
-            plan = kernel.family.plan(kernel.problem, device, kernel.schedule)
-            plan.check(names, {})
     plans = [(k, k.family.plan(k.problem, device, k.schedule)) for k in first]
     run = sum(not p.check({**c.names(), "sm_count": 1}, {}) for k, p in plans for c in k.cases)
     assert run > 0.5 * sum(len(k.cases) for k in first), "most cases are for most kernels"
