@@ -2,12 +2,12 @@
 
     python -m bench.emulator [--quick] [--json FILE] [--cases N]
 
-Cases: at least 40 schedules of each CUDA family by pairwise design (bench/emulator_cases.py), each on many
+Cases: at least 40 schedules of each CUDA family by pairwise design (bench/emulation/cases.py), each on many
 small sizes, copies as early and as late as can be, a random order on one of them; the answer against float64.
-Witnesses: kernels from outside that are right on silicon (bench/witnesses.py). Mutations: mistakes planted in
-our own kernels (bench/mutations); each must be accused, and those that leave the numbers right in program
-order are counted apart, since only the race, order and deadlock checks can see them. Speed: one 128x128x32
-four-stage bf16 GEMM of 256x512x320 on one core. Exit 0 when it measured, 1 when it could not.
+Witnesses: kernels from outside that are right on silicon (bench/emulation/witnesses.py). Mutations: mistakes
+planted in our own kernels (bench/mutations); each must be accused, and those that leave the numbers right in
+program order are counted apart, since only the race, order and deadlock checks can see them. Speed: one
+128x128x32 four-stage bf16 GEMM of 256x512x320 on one core. Exit 0 when it measured, 1 when it could not.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Any
 from rooftile.problem import Gemm
 
 from bench.common import BenchError, bench_lock, environment, say, write
-from bench.emulator_cases import EmulatorCase, design
+from bench.emulation.cases import EmulatorCase, design
+from bench.emulation.witnesses import Witness, WitnessMissingError, run_witness, witnesses
 from bench.mutations import CLASSES, Mutation, mutations
-from bench.witnesses import Witness, WitnessMissingError, run_witness, witnesses
 from emulator import Order, Program
 from search_space.device import Device
 from search_space.registry import get_family

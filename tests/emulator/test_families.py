@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.emulation.cases import EmulatorCase, design
 from bench.emulator import ABSENT, FAMILIES, figures_of, run_case, run_mutation, sample
-from bench.emulator_cases import EmulatorCase, design
 from bench.mutations import CLASSES, Mutation, mutations
 from service.paths import kernels_dir
 

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from bench.witnesses import Witness, WitnessMissingError, run_witness, witnesses
+from bench.emulation.witnesses import Witness, WitnessMissingError, run_witness, witnesses
 from emulator import Order, Program
 
 # bf16 has 8 bits: the mean error of rounding a result is about 2^-9.
