@@ -1,1 +1,1 @@
-"""What does bench.emulator run? Schedules by pairwise design: cases.py; kernels from outside: witnesses.py."""
+"""What does bench.emulator run? Schedules by pairwise design (cases.py), outside kernels (witnesses.py)."""
