@@ -22,7 +22,8 @@ E_FORKED = 2
 
 
 # Which file each path was when it was loaded. The dynamic loader remembers libraries by path: for a path it
-# knows it gives what it loaded then, whatever lies there now.
+# knows it gives what it loaded then, whatever lies there now. A loaded file's number is not given to another,
+# and its times say nothing: the artifact cache writes down in them when a file was last used.
 _loaded: dict[str, tuple[int, ...]] = {}
 
 
@@ -32,7 +33,7 @@ def load_library(so_path: str | os.PathLike[str]) -> ctypes.CDLL:
     path = str(Path(so_path).absolute())
     try:
         status = Path(path).stat()
-        file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        file = (status.st_dev, status.st_ino, status.st_size)
         if _loaded.get(path, file) != file:
             raise ArtifactError(
                 f"{path} was loaded before and has other bytes now; give it a name of its own"
