@@ -22,7 +22,7 @@ from rooftile.plan.launch_plan import (
     ValidFor,
     Workspace,
 )
-from rooftile.plan.pack import arg_offsets, pack_args
+from rooftile.plan.pack import Encode, arg_offsets, pack_args
 from rooftile.plan.steps import (
     ARG_TYPES,
     BUFFERS,
@@ -36,18 +36,23 @@ from rooftile.plan.steps import (
     Launch,
     Step,
 )
+from rooftile.plan.tensor_map import TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES, ConcreteTensorMap, TensorMap
 
 __all__ = [
     "ALWAYS_NAMED",
     "ARG_TYPES",
     "BUFFERS",
     "SCALARS",
+    "TENSOR_MAP_ALIGN",
+    "TENSOR_MAP_BYTES",
     "Arg",
     "ConcreteArg",
     "ConcreteFill",
     "ConcreteLaunch",
     "ConcretePlan",
     "ConcreteStep",
+    "ConcreteTensorMap",
+    "Encode",
     "Expr",
     "ExprLike",
     "Fill",
@@ -56,6 +61,7 @@ __all__ = [
     "Op",
     "SizeRange",
     "Step",
+    "TensorMap",
     "ValidFor",
     "Workspace",
     "add",

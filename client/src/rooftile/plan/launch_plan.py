@@ -26,7 +26,7 @@ ALWAYS_NAMED = ("threads", "sm_count")
 
 _MAX_STEPS = 64
 _RANGE_FIELDS = ("min", "max", "multiple_of")
-_ARG_FIELDS = ("buffer", "value", "scalar")
+_ARG_FIELDS = ("buffer", "value", "scalar", "tensor")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ class LaunchPlan:
             if isinstance(step, Launch):
                 if step.entry not in self.entries:
                     raise PlanError(f"steps[{i}]: entry {step.entry} is not among the plan's entries")
-                if (step.threads is not None) != (self.kind == "x86"):
+                maps = any(arg.tensor is not None for arg in step.args)
+                if (step.threads is not None) != (self.kind == "x86") or (maps and self.kind == "x86"):
                     raise PlanError(f"steps[{i}]: a plan of kind {self.kind} cannot launch like that")
             expressions += [(f"steps[{i}]", e) for e in step.expressions()]
         for where, expr in expressions:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from rooftile.errors import PlanError
 from rooftile.plan.steps import ConcreteArg
+from rooftile.plan.tensor_map import TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES, ConcreteTensorMap
+
+Encode: TypeAlias = Callable[[ConcreteTensorMap, int], bytes]
+"""The 128 bytes of a tensor map whose tensor begins at an address: the driver's on a GPU, the emulator's own
+there."""
 
 # type -> (struct code, bytes); alignment is the size, as on every 64-bit ABI we compile for.
 _CODES = {
@@ -25,22 +31,32 @@ def arg_offsets(types: Sequence[str]) -> tuple[list[int], int]:
     offsets: list[int] = []
     end, widest = 0, 1
     for name in types:
-        size = _CODES[name][1]
-        end += -end % size
+        if name == "tensor_map":
+            size, align = TENSOR_MAP_BYTES, TENSOR_MAP_ALIGN
+        else:
+            size = align = _CODES[name][1]
+        end += -end % align
         offsets.append(end)
         end += size
-        widest = max(widest, size)
+        widest = max(widest, align)
     return offsets, end + -end % widest
 
 
 def pack_args(
-    args: Sequence[ConcreteArg], pointers: Mapping[str, int], scalars: Mapping[str, float]
+    args: Sequence[ConcreteArg],
+    pointers: Mapping[str, int],
+    scalars: Mapping[str, float],
+    encode: Encode | None = None,
 ) -> bytes:
-    """The argument struct. A buffer that is not among `pointers` is a null pointer."""
+    """The argument struct. A buffer that is not among `pointers` is a null pointer; one that a tensor map is
+    of must be there, and `encode` with it."""
     offsets, size = arg_offsets([a.type for a in args])
     data = bytearray(size)
     for arg, offset in zip(args, offsets, strict=True):
         value: int | float
+        if arg.tensor is not None:
+            data[offset : offset + TENSOR_MAP_BYTES] = _tensor_map(arg, arg.tensor, pointers, encode)
+            continue
         if arg.type == "ptr":
             value = pointers.get(arg.buffer or "", 0)
         elif arg.scalar is not None:
@@ -55,3 +71,19 @@ def pack_args(
         except (struct.error, OverflowError):
             raise PlanError(f"argument {arg.name} = {value} does not fit in {arg.type}") from None
     return bytes(data)
+
+
+def _tensor_map(
+    arg: ConcreteArg, tensor: ConcreteTensorMap, pointers: Mapping[str, int], encode: Encode | None
+) -> bytes:
+    where = f"argument {arg.name}"
+    if encode is None:
+        raise PlanError(f"{where}: tensor maps are not for this kind of launch")
+    base = pointers.get(tensor.buffer, 0)
+    if not base:
+        raise PlanError(f"{where}: its tensor is of {tensor.buffer}, which is not given")
+    tensor.check_address(base + tensor.offset, where)
+    data = encode(tensor, base + tensor.offset)
+    if len(data) != TENSOR_MAP_BYTES:
+        raise PlanError(f"{where}: a tensor map of {len(data)} bytes, not {TENSOR_MAP_BYTES}")
+    return data

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from rooftile.errors import PlanError, show_value
 from rooftile.plan.expr import Expr, check_name, evaluate, expr_json, parse_expr
+from rooftile.plan.tensor_map import ConcreteTensorMap, TensorMap, concrete_tensor_map
 
 BUFFERS = (
     "a", "b", "c", "out", "bias", "residual", "scale_a", "scale_b",
@@ -24,34 +25,38 @@ ARG_RANGES: dict[str, tuple[int, int]] = {
     "u32": (0, 2**32 - 1),
     "i64": (-(2**63), 2**63 - 1),
 }
-ARG_TYPES = ("ptr", *ARG_RANGES, "f32", "f64")
+ARG_TYPES = ("ptr", *ARG_RANGES, "f32", "f64", "tensor_map")
+_TAKES = {"ptr": "buffer", "f32": "scalar", "f64": "scalar", "tensor_map": "tensor"}
 
 
 @dataclass(frozen=True)
 class Arg:
-    """One kernel argument: a buffer's address (ptr), an integer expression (i32 u32 i64) or a scalar of the
-    call (f32 f64)."""
+    """One kernel argument: a buffer's address (ptr), an integer expression (i32 u32 i64), a scalar of the
+    call (f32 f64), or a tensor map by value (tensor_map)."""
 
     name: str
     type: str
     buffer: str | None = None
     value: Expr | None = None
     scalar: str | None = None
+    tensor: TensorMap | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "args.name")
         where = f"argument {self.name}"
         if self.type not in ARG_TYPES:
             raise PlanError(f"{where}: type {show_value(self.type)} is not one of {' '.join(ARG_TYPES)}")
-        wanted = "buffer" if self.type == "ptr" else "scalar" if self.type in ("f32", "f64") else "value"
-        given = [n for n in ("buffer", "value", "scalar") if getattr(self, n) is not None]
+        wanted = _TAKES.get(self.type, "value")
+        given = [n for n in ("buffer", "value", "scalar", "tensor") if getattr(self, n) is not None]
         if given != [wanted]:
             listed = " and ".join(given) or "nothing"
             raise PlanError(f"{where}: type {self.type} takes {wanted}, not {listed}")
         if wanted == "value":
             object.__setattr__(self, "value", parse_expr(self.value, f"{where}.value"))
-        elif wanted == "buffer" and self.buffer not in BUFFERS:
-            raise PlanError(f"{where}: buffer {show_value(self.buffer)} is not one of {' '.join(BUFFERS)}")
+        elif wanted == "tensor":
+            object.__setattr__(self, "tensor", _tensor(self.tensor, where))
+        elif wanted == "buffer":
+            _check_buffer(self.buffer, where)
         elif wanted == "scalar" and self.scalar not in SCALARS:
             raise PlanError(f"{where}: scalar {show_value(self.scalar)} is not one of {' '.join(SCALARS)}")
 
@@ -64,6 +69,11 @@ class Arg:
     def i64(cls, name: str, value: Any = None) -> Arg:
         """A 64-bit integer, by default the size of the same name."""
         return cls(name, "i64", value=name if value is None else parse_expr(value))
+
+    @classmethod
+    def tensor_map(cls, name: str, tensor: TensorMap) -> Arg:
+        """A tensor map, encoded for the buffer's address at each call."""
+        return cls(name, "tensor_map", tensor=tensor)
 
     @classmethod
     def f32(cls, name: str, scalar: str | None = None) -> Arg:
@@ -79,6 +89,8 @@ class Arg:
             fields["value"] = expr_json(self.value)
         if self.scalar is not None:
             fields["scalar"] = self.scalar
+        if self.tensor is not None:
+            fields["tensor"] = self.tensor.to_json()
         return fields
 
 
@@ -179,6 +191,8 @@ class Launch:
         for arg in self.args:
             if arg.value is not None:
                 yield arg.value
+            if arg.tensor is not None:
+                yield from arg.tensor.expressions()
 
 
 Step: TypeAlias = Fill | Launch
@@ -193,6 +207,7 @@ class ConcreteArg:
     buffer: str | None = None
     value: int | None = None
     scalar: str | None = None
+    tensor: ConcreteTensorMap | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +254,10 @@ def concrete_launch(step: Launch, names: Mapping[str, int]) -> ConcreteLaunch:
             low, high = ARG_RANGES[arg.type]
             if not low <= value <= high:
                 raise PlanError(f"{where}: argument {arg.name} = {value} does not fit in {arg.type}")
-        args.append(ConcreteArg(arg.name, arg.type, arg.buffer, value, arg.scalar))
+        tensor = None
+        if arg.tensor is not None:
+            tensor = concrete_tensor_map(arg.tensor, names, f"{where}: argument {arg.name}")
+        args.append(ConcreteArg(arg.name, arg.type, arg.buffer, value, arg.scalar, tensor))
     if step.threads is not None:
         threads = evaluate(step.threads, names)
         if threads < 1:
@@ -274,3 +292,17 @@ def _counts(value: object, where: str) -> tuple[int, int, int]:
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 1024:
             raise PlanError(f"{where}: {show_value(n)} is not a whole number from 1 to 1024")
     return three
+
+
+def _check_buffer(name: object, where: str) -> None:
+    if name not in BUFFERS:
+        raise PlanError(f"{where}: buffer {show_value(name)} is not one of {' '.join(BUFFERS)}")
+
+
+def _tensor(obj: object, where: str) -> TensorMap:
+    try:
+        tensor = obj if isinstance(obj, TensorMap) else TensorMap.from_json(obj)
+    except PlanError as error:
+        raise PlanError(f"{where}: {error}") from None
+    _check_buffer(tensor.buffer, where)
+    return tensor
