@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from rooftile.errors import ArtifactError
 from rooftile.launch.cuda_runtime import DeviceFacts
+from rooftile.plan import TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES, ConcreteTensorMap
 
 Kernel = Callable[["LaunchSeen"], None]
 CAPTURED_LIMIT = "allocation or loading while a graph is captured"
@@ -72,7 +73,7 @@ class HostFunction:
             )
         for piece in parameters:
             assert piece.size == 1, "CuPy passes arrays of size one by value"
-            assert piece.__array_interface__["data"][0] % piece.itemsize == 0
+            assert piece.__array_interface__["data"][0] % min(piece.itemsize, TENSOR_MAP_ALIGN) == 0
         raw = tuple(
             ctypes.string_at(piece.__array_interface__["data"][0], piece.itemsize) for piece in parameters
         )
@@ -105,6 +106,8 @@ class HostCuda:
         self.allocations: dict[int, np.ndarray[Any, Any]] = {}
         self.places: list[tuple[int, int, int]] = []
         self.memsets: list[tuple[int, int, int, int]] = []
+        self.maps: list[tuple[ConcreteTensorMap, int, int]] = []
+        """Each tensor map that was encoded: what, at which address, on which device."""
 
     def facts(self, device: int) -> DeviceFacts:
         return DeviceFacts(device, self.devices[device], 108, self.max_smem_bytes)
@@ -152,6 +155,19 @@ class HostCuda:
 
     def capturing(self, stream: int) -> bool:
         return stream in self.captured
+
+    def encode(self, tensor: ConcreteTensorMap, address: int) -> bytes:
+        """A number in place of the driver's bytes, by which `map_of` finds what was encoded."""
+        self.maps.append((tensor, address, self.device))
+        return struct.pack("<8sQ", b"HOSTCUDA", len(self.maps) - 1).ljust(TENSOR_MAP_BYTES, b"\xee")
+
+    def map_of(self, data: bytes) -> tuple[ConcreteTensorMap, int]:
+        """What a kernel's tensor map describes, and the address it was encoded for."""
+        magic, number = struct.unpack_from("<8sQ", data)
+        assert (len(data), magic) == (TENSOR_MAP_BYTES, b"HOSTCUDA"), "no tensor map of this runtime"
+        tensor, address, device = self.maps[number]
+        assert device == self.device, "a tensor map that was encoded on another device"
+        return tensor, address
 
     def array(self, host: np.ndarray[Any, Any], device: int = 0, *, read_only: bool = False) -> HostArray:
         """The array, and all of its base, as memory of a device."""

@@ -148,7 +148,7 @@ class CudaKernel:
                     if self._allowed.get((device, entry), 0) < smem_bytes:
                         functions[entry].allow_smem(smem_bytes)
                         self._allowed[device, entry] = smem_bytes
-        return CudaSteps(concrete, functions, slots)
+        return CudaSteps(concrete, functions, slots, self.runtime.encode)
 
     def _concrete(self, names: Mapping[str, int]) -> ConcretePlan:
         try:
@@ -186,7 +186,8 @@ class CudaKernel:
         if steps.workspace_bytes and not workspace:
             workspace = self.workspaces.get(number, handle, steps.workspace_bytes)
         try:
-            calls = steps.bind((*addresses.values(), *given.values(), workspace), workspace)
+            with self.runtime.on(number):
+                calls = steps.bind((*addresses.values(), *given.values(), workspace), workspace)
         except OverflowError as error:  # 1e300 as f32
             raise LaunchError(f"a scalar does not fit the plan's argument: {error}") from error
         return CudaPrepared(self.runtime, number, calls, handle, steps.workspace_bytes)

@@ -119,13 +119,13 @@ class CudaGemmCall:
         if steps.workspace_bytes:
             workspace = self._kernel.workspaces.get(device, stream, steps.workspace_bytes)
         values = (*(addresses.get(name, 0) for name in OPERANDS), workspace, alpha, beta)
-        try:
-            calls = steps.bind(values, workspace)
-        except (OverflowError, struct.error) as error:
-            raise LaunchError(
-                f"alpha={alpha!r} or beta={beta!r} is no number of the kernel's kind"
-            ) from error
         with self._runtime.on(device):
+            try:
+                calls = steps.bind(values, workspace)
+            except (OverflowError, struct.error) as error:
+                raise LaunchError(
+                    f"alpha={alpha!r} or beta={beta!r} is no number of the kernel's kind"
+                ) from error
             execute(self._runtime, calls, stream)
 
     # -- what is worked out once ------------------------------------------------------------------------

@@ -8,7 +8,8 @@ Facts used here (CuPy 14.2 sources, cupy/cuda/function.pyx and cupy/_core/raw.py
   - a size-one numpy array among the arguments is passed by value: the driver copies the parameter's bytes
     from its memory, as many as the kernel's own signature says;
   - `stream` may be any object with `ptr`; a grid dimension of 0 is launched as 1 (plans refuse 0 earlier);
-  - a launch from a thread that never used CUDA makes the device's primary context current first.
+  - a launch from a thread that never used CUDA makes the device's primary context current first, by asking
+    for the free memory, which a graph that is being captured allows.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rooftile.errors import ArtifactError, DeviceError
+from rooftile.launch.cuda_tensor_map import DriverEncoder
 from rooftile.launch.errors import LaunchError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from rooftile.plan import ConcreteTensorMap
 
     Parameters = Sequence[npt.NDArray[Any]]
     """One numpy array of size one for each parameter, over that parameter's bytes."""
@@ -108,6 +112,11 @@ class Runtime(Protocol):
         """Whether a CUDA graph is being captured from this stream."""
         ...
 
+    def encode(self, tensor: ConcreteTensorMap, address: int) -> bytes:
+        """The driver's 128 bytes of a tensor map; the device must be current. LaunchError where it refuses,
+        DeviceError where it cannot be asked."""
+        ...
+
 
 class _Handle:
     """A stream for CuPy's launch: it reads `ptr` and nothing else."""
@@ -162,6 +171,7 @@ class CupyRuntime:
         except Exception as error:  # noqa: BLE001 - no driver, no device: CuPy's own error types
             raise DeviceError(f"CUDA is not usable on this machine: {error}") from None
         self._facts: dict[int, DeviceFacts] = {}
+        self._encoder: DriverEncoder | None = None
         # What CuPy raises for the driver's and the runtime's errors; both are RuntimeErrors.
         self._errors: tuple[type[Exception], ...] = (RuntimeError, FileNotFoundError)
 
@@ -230,6 +240,11 @@ class CupyRuntime:
         # The legacy default stream cannot be captured; asked about it while another captures, CUDA gives an
         # error.
         return stream not in (0, 1) and bool(self._runtime.streamIsCapturing(stream))
+
+    def encode(self, tensor: ConcreteTensorMap, address: int) -> bytes:
+        if self._encoder is None:
+            self._encoder = DriverEncoder(self._runtime.memGetInfo)
+        return self._encoder(tensor, address)
 
 
 def cupy_runtime() -> CupyRuntime:

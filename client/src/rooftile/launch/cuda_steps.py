@@ -16,9 +16,18 @@ import numpy as np
 
 from rooftile.errors import LaunchError
 from rooftile.launch.cuda_runtime import DeviceFacts, Function, Runtime
+from rooftile.launch.cuda_tensor_map import Encode, MapArgument
 from rooftile.launch.errors import UnsuitableError
 from rooftile.launch.steps import packer
-from rooftile.plan import ConcreteFill, ConcreteLaunch, ConcretePlan, arg_offsets
+from rooftile.plan import (
+    TENSOR_MAP_ALIGN,
+    TENSOR_MAP_BYTES,
+    ConcreteFill,
+    ConcreteLaunch,
+    ConcretePlan,
+    ConcreteTensorMap,
+    arg_offsets,
+)
 
 # More shared memory than this, static and dynamic together, wants the opt-in (CUDA C++ Programming Guide,
 # "Shared Memory 7.x"). Static counts: 16 bytes of barriers and 48 KiB of tiles are over it.
@@ -26,7 +35,7 @@ DEFAULT_SMEM_BYTES = 48 * 1024
 # Larger ones want cuLaunchKernelEx and a function attribute, which CuPy does not reach.
 MAX_CLUSTER = 8
 
-_WIDTH = {"ptr": 8, "i32": 4, "u32": 4, "i64": 8, "f32": 4, "f64": 8}
+_WIDTH = {"ptr": 8, "i32": 4, "u32": 4, "i64": 8, "f32": 4, "f64": 8, "tensor_map": TENSOR_MAP_BYTES}
 
 
 class _Bytes:
@@ -36,10 +45,12 @@ class _Bytes:
 
     def __init__(self, types: Sequence[str]) -> None:
         offsets, size = arg_offsets(types)
-        # 64-bit words, so that the bytes are aligned as in the struct they imitate.
-        words = np.zeros(-(-size // 8), np.uint64)
-        flat = words.view(np.uint8)
-        self.memory = flat[:size].data
+        # Aligned as the struct they imitate. The driver copies each piece to the place that the kernel's own
+        # signature gives it, so this is for whoever reads the memory here, not for the kernel.
+        room = np.zeros(size + TENSOR_MAP_ALIGN, np.uint8)
+        skip = -room.ctypes.data % TENSOR_MAP_ALIGN
+        flat = room[skip : skip + size]
+        self.memory = flat.data
         self.pieces = tuple(
             flat[at : at + _WIDTH[name]].view(f"V{_WIDTH[name]}")
             for at, name in zip(offsets, types, strict=True)
@@ -55,25 +66,41 @@ class CudaLaunch:
         "_free",
         "_function",
         "_grid",
+        "_maps",
         "_pack",
         "_pick",
         "_smem_bytes",
         "_types",
     )
 
-    def __init__(self, step: ConcreteLaunch, function: Function, slots: Mapping[str, int]) -> None:
+    def __init__(
+        self, step: ConcreteLaunch, function: Function, slots: Mapping[str, int], encode: Encode
+    ) -> None:
         self._function = function
         self._grid, self._block, self._smem_bytes = step.grid, step.block, step.smem_bytes
         self._pack, self._pick, constants = packer(step.args, slots, len(slots))
         self._constants = tuple(constants)
+        tensors = [arg for arg in step.args if arg.tensor is not None]
+        places = [at for at, value in enumerate(constants) if isinstance(value, ConcreteTensorMap)]
+        self._maps = tuple(
+            (at, MapArgument(arg, slots.get(arg.tensor.buffer), encode))
+            for at, arg in zip(places, tensors, strict=True)
+            if arg.tensor is not None
+        )
         self._types = tuple(arg.type for arg in step.args)
         # Argument memory that no launch uses now. The driver copies it before launch() returns, but without
         # the GIL: a second thread takes another one. append and pop of a list are atomic.
         self._free: list[_Bytes] = []
 
     def packed(self, values: tuple[Any, ...]) -> bytes:
-        """The arguments' bytes for these values (one for each slot)."""
-        return self._pack(*self._pick(values + self._constants))
+        """The arguments' bytes for these values (one for each slot). With tensor maps, on the device that is
+        current."""
+        if not self._maps:
+            return self._pack(*self._pick(values + self._constants))
+        constants = list(self._constants)
+        for at, argument in self._maps:
+            constants[at] = argument.bytes_for(values)
+        return self._pack(*self._pick((*values, *constants)))
 
     def run(self, packed: bytes, stream: int) -> None:
         """Enqueue it."""
@@ -98,7 +125,13 @@ class CudaSteps:
 
     __slots__ = ("_order", "workspace_bytes")
 
-    def __init__(self, plan: ConcretePlan, functions: Mapping[str, Function], slots: Sequence[str]) -> None:
+    def __init__(
+        self,
+        plan: ConcretePlan,
+        functions: Mapping[str, Function],
+        slots: Sequence[str],
+        encode: Encode,
+    ) -> None:
         by_name = {name: i for i, name in enumerate(slots)}
         assert len(by_name) == len(slots), "constants lie behind the slots"
         self.workspace_bytes = plan.workspace_bytes
@@ -110,10 +143,11 @@ class CudaSteps:
                 if step.bytes:
                     self._order.append((None, (step.offset, step.value, step.bytes)))
             else:
-                self._order.append((CudaLaunch(step, functions[step.entry], by_name), None))
+                self._order.append((CudaLaunch(step, functions[step.entry], by_name, encode), None))
 
     def bind(self, values: tuple[Any, ...], workspace: int) -> list[Call]:
-        """The calls for these addresses and scalars. `values` has one for each slot."""
+        """The calls for these addresses and scalars, on the device that is current. `values` has one for each
+        slot."""
         calls: list[Call] = []
         for launch, fill in self._order:
             if launch is not None:
