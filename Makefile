@@ -26,7 +26,7 @@ serve: $(VENV)/.rooftile-run
 	@$(BIN)/rooftile serve
 
 test: lint
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n 2
 
 lint: $(VENV)/.rooftile-test
 	$(BIN)/ruff check

@@ -20,6 +20,21 @@ from support.postgres import Postgres, PostgresMissingError
 from service.store import migrate
 from service.store.database import Database
 
+# These measure on this machine's CPU, whose lock they take, or watch how long something takes: beside each
+# other they would wait for each other. All of them run in one process of `pytest -n`; everything else in any,
+# file by file, since a file's fixtures are costly.
+ON_THE_DEVICE = (
+    "bench", "cluster", "ops",
+    *(f"worker/test_{name}.py" for name in ("cuda_loop", "loops", "main", "planted", "race", "timing")),
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        place = str(item.path.relative_to(here))
+        item.add_marker(pytest.mark.xdist_group("device" if place.startswith(ON_THE_DEVICE) else place))
+
 
 @pytest.fixture(autouse=True)
 def _logs_of_this_test_only() -> Iterator[None]:

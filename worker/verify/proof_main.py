@@ -18,6 +18,9 @@ from typing import Any
 from service.bus.child import die_with_parent
 from service.store.enums import TrialReason
 
+_NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
+"""What the dynamic loader says of it."""
+
 
 def main() -> int:
     task = json.loads(sys.stdin.buffer.read())
@@ -29,16 +32,22 @@ def main() -> int:
     os.dup2(2, 1)
     try:
         outcome = prove_task(task)
-    except MemoryError:
-        message = f"The emulator needed more than {memory >> 20} MiB."
-        outcome = _undecided(TrialReason.EMULATE_MEMORY, {"message": message})
     except Exception as error:  # noqa: BLE001 - whatever it is, one schedule's fault must not end the others
-        trace = "".join(traceback.format_exception(error))[-8000:]
-        message = f"{type(error).__name__}: {error}"
-        outcome = _undecided(TrialReason.INTERNAL_ERROR, {"message": message, "trace": trace})
+        outcome = _outcome_of(error, memory)
     with os.fdopen(out, "wb") as pipe:
         pipe.write(json.dumps(outcome, default=str).encode())
     return 0
+
+
+def _outcome_of(error: Exception, memory: int) -> dict[str, Any]:
+    # A library that finds no room to be loaded into is an ImportError.
+    no_room = isinstance(error, ImportError) and any(text in str(error) for text in _NO_ROOM)
+    if no_room or isinstance(error, MemoryError):
+        message = f"The emulator needed more than {memory >> 20} MiB."
+        return _undecided(TrialReason.EMULATE_MEMORY, {"message": message})
+    trace = "".join(traceback.format_exception(error))[-8000:]
+    message = f"{type(error).__name__}: {error}"
+    return _undecided(TrialReason.INTERNAL_ERROR, {"message": message, "trace": trace})
 
 
 def prove_task(task: Mapping[str, Any]) -> dict[str, Any]:
