@@ -41,9 +41,10 @@ struct Finish {
     template <class Dummy> struct Pick<true, false, Dummy> { using Value = double; };
     using Value = typename Pick<INTEGER, EXACT>::Value;
 
-    /// Finish `sums` of V neighbours in a row, of which `columns` are inside the result, and write them.
+    /// Finish `sums` of V neighbours in a row, of which `columns` are inside the result.
     template <int V>
-    static __device__ __forceinline__ void row(const Operands& o, const Acc (&sums)[V], int row, int column, int columns) {
+    static __device__ __forceinline__ Pack<Out, V> result(const Operands& o, const Acc (&sums)[V], int row, int column,
+                                                          int columns) {
         Value x[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) {
@@ -87,7 +88,13 @@ struct Finish {
         Pack<Out, V> result;
 #pragma unroll
         for (int i = 0; i < V; ++i) result.put(i, x[i]);
-        result.store(o.out + (row * o.ld_out + column) * BYTES<Out>, columns);
+        return result;
+    }
+
+    /// The same, and write them.
+    template <int V>
+    static __device__ __forceinline__ void row(const Operands& o, const Acc (&sums)[V], int row, int column, int columns) {
+        result<V>(o, sums, row, column, columns).store(o.out + (row * o.ld_out + column) * BYTES<Out>, columns);
     }
 };
 

@@ -9,6 +9,10 @@ __device__ __forceinline__ unsigned ld_shared_b32(unsigned address) {
     return x;
 }
 
+__device__ __forceinline__ void st_shared_b32(unsigned address, unsigned x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
 /// The address is a multiple of 8.
 __device__ __forceinline__ void st_shared_v2_b32(unsigned address, unsigned x, unsigned y) {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(x), "r"(y) : "memory");
