@@ -230,7 +230,8 @@ extern "C" __global__ void
                     ptx::mbarrier_arrive_shared_cta_b64(told + stage * 8);
             }
         };
-        int out_turn = 0, mine = 0;  // panels on their way out; tiles before this one
+        [[maybe_unused]] int out_turn = 0;  // of panels on their way out
+        int mine = 0;                       // tiles before this one
 #pragma unroll 1
         for (unsigned at = first; at < tiles.total; at += tiles.step, ++mine) {
             const Tiles::One one = tiles.at(at, place);
@@ -266,8 +267,7 @@ extern "C" __global__ void
             }
             if constexpr (PINGPONG)
                 if (more) ptx::bar_arrive<2 * WARPGROUP>(MULTIPLY_TURN + 1 - consumer);
-            ptx::wgmma_wait_group_sync_aligned<0>();
-            settle(sums);
+            finish(sums);
             if (count > 0) release(before);
 
             bool finishes = true;
@@ -302,7 +302,7 @@ extern "C" __global__ void
                     const long long entry = one.tile.batch;
                     const epilogue::Operands operands = RT_OPERANDS_OF(entry);
 #if RT_STORE == 2
-                    epilogue::store_parts_tma<Done, COLUMNS, PANELS>(operands, map_out, one.tile.batch, sums, window,
+                    epilogue::store_parts_tma<Done, COLUMNS, RT_STORE_PART, PANELS>(operands, map_out, one.tile.batch, sums, window,
                                                                      base + OUT_AT + share * OUT_BYTES, out_turn,
                                                                      OWN + consumer);
 #else

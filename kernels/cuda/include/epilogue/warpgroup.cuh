@@ -10,6 +10,7 @@
 #include "epilogue/store.cuh"
 #include "ptx/fence.cuh"
 #include "ptx/named_barrier.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
 
@@ -33,6 +34,7 @@ __device__ __forceinline__ void take(float (&x)[WIDTH][4], const float (&sums)[M
 #pragma unroll
     for (int part = 0; part < MI * ACROSS; ++part)
         if (part == which) {
+            ptx::branch();
 #pragma unroll
             for (int j = 0; j < WIDTH; ++j)
 #pragma unroll
@@ -144,9 +146,10 @@ __device__ __forceinline__ Pack<typename Finish::Out, 2> finished(const Operands
     return pack;
 }
 
-/// Write a part, finished, to the panel at `panel`; each warp its 16 rows.
+/// Write a part, finished, to the panel at `panel`, from column `first` of it on; each warp its 16 rows.
 template <class Finish, int COLUMNS, int WIDTH>
-__device__ __forceinline__ void write_panel(const Operands& o, const float (&x)[WIDTH][4], const Window& w, unsigned panel) {
+__device__ __forceinline__ void write_panel(const Operands& o, const float (&x)[WIDTH][4], const Window& w, unsigned panel,
+                                            int first) {
     using Out = typename Finish::Out;
     using Panel = StorePanel<Out, COLUMNS>;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, mine = threadIdx.x % WARPGROUP / 32 * 16;
@@ -156,12 +159,13 @@ __device__ __forceinline__ void write_panel(const Operands& o, const float (&x)[
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const auto pack = finished<Finish>(o, w, x[j][half * 2], x[j][half * 2 + 1], half * 8 + g, j * 8 + t * 2);
-                ptx::st_shared_v2_b32(panel + Panel::at(mine + half * 8 + g, j * 32 + t * 8), pack.words[0], pack.words[1]);
+                ptx::st_shared_v2_b32(panel + Panel::at(mine + half * 8 + g, first * 4 + j * 32 + t * 8), pack.words[0],
+                                      pack.words[1]);
             }
     } else {
         static_assert(BYTES<Out> == 2, "stmatrix writes 16-bit elements");
         // Matrices 0 and 1 are the upper and the lower eight rows of eight columns, 2 and 3 those of the next eight.
-        const int row = mine + lane % 16, right = lane / 16 * 16;
+        const int row = mine + lane % 16, right = lane / 16 * 16 + first * 2;
         constexpr int AT_ONCE = WIDTH % 2 ? 1 : 2;
 #pragma unroll
         for (int j = 0; j < WIDTH; j += AT_ONCE) {
@@ -174,35 +178,40 @@ __device__ __forceinline__ void write_panel(const Operands& o, const float (&x)[
                 ptx::stmatrix_sync_aligned_m8n8_x4_shared_b16(panel + Panel::at(row, j * 16 + right), words[0], words[1],
                                                               words[2], words[3]);
             else
-                ptx::stmatrix_sync_aligned_m8n8_x2_shared_b16(panel + Panel::at(row, j * 16), words[0], words[1]);
+                ptx::stmatrix_sync_aligned_m8n8_x2_shared_b16(panel + Panel::at(row, j * 16 + first * 2), words[0], words[1]);
         }
     }
 }
 
-/// `panels`: PANELS of this warpgroup, used in turn from `turn` on; `barrier`: its own. Its thread 0 has the panels copied,
-/// and must wait for its copies before the block ends.
-template <class Finish, int COLUMNS, int PANELS, int MI, int NI>
+/// Panels of COLUMNS, each of one or more parts of PART. `panels`: PANELS of this warpgroup, used in turn from `turn` on;
+/// `barrier`: its own. Its thread 0 has the panels copied, and must wait for its copies before the block ends.
+template <class Finish, int COLUMNS, int PART, int PANELS, int MI, int NI>
 __device__ __forceinline__ void store_parts_tma(const Operands& o, const ptx::TensorMap& map, int entry,
                                                 const float (&sums)[MI][NI][4], const Window& window, unsigned panels,
                                                 int& turn, int barrier) {
     using Panel = StorePanel<typename Finish::Out, COLUMNS>;
-    constexpr int WIDTH = COLUMNS / 8, ACROSS = NI / WIDTH;
+    constexpr int WIDTH = PART / 8, PARTS = COLUMNS / PART, ACROSS = NI * 8 / COLUMNS;
+    static_assert(COLUMNS % PART == 0 && NI * 8 % COLUMNS == 0, "whole parts and panels");
     const bool leads = threadIdx.x % WARPGROUP == 0;
 #pragma unroll 1
-    for (int which = 0; which < MI * ACROSS; ++which) {
+    for (int which = 0; which < MI * ACROSS * PARTS; ++which) {
         float x[WIDTH][4];
         take(x, sums, which);
         const unsigned panel = panels + turn * Panel::BYTES_;
-        if (leads) ptx::cp_async_bulk_wait_group_read<PANELS - 1>();
-        ptx::bar_sync<WARPGROUP>(barrier);  // the panel is read
-        write_panel<Finish, COLUMNS>(o, x, part_of_warp<COLUMNS, NI>(window, which), panel);
+        const int part = which % PARTS;
+        if (part == 0) {
+            if (leads) ptx::cp_async_bulk_wait_group_read<PANELS - 1>();
+            ptx::bar_sync<WARPGROUP>(barrier);  // the panel is read
+        }
+        write_panel<Finish, COLUMNS>(o, x, part_of_warp<PART, NI>(window, which), panel, part * PART);
+        if (part < PARTS - 1) continue;
         ptx::fence_proxy_async_shared_cta();
         ptx::bar_sync<WARPGROUP>(barrier);  // and written
         if (leads) {
-            const int down = which / ACROSS * BLOCK_ROWS, across = which % ACROSS * COLUMNS;
+            const int number = which / PARTS, down = number / ACROSS * BLOCK_ROWS, across = number % ACROSS * COLUMNS;
             if (down < window.rows && across < window.columns)
                 ptx::cp_async_bulk_tensor_3d_global_shared_cta(map, window.column + across, window.row + down, entry, panel);
-            // A group for each part, empty or not: the wait above counts them.
+            // A group for each panel, empty or not: the wait above counts them.
             ptx::cp_async_bulk_commit_group();
         }
         turn = turn + 1 == PANELS ? 0 : turn + 1;

@@ -23,9 +23,6 @@ __device__ __forceinline__ void wgmma_wait_group_sync_aligned() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/// The compiler must have x in its register here: it moves no copy of a sum past it. No instruction.
-__device__ __forceinline__ void here(float& x) { asm volatile("" : "+f"(x)::"memory"); }
-
 // Operands of the product for N of 8, 16, 24...: names of the sums in its text, their bindings, and the numbers of
 // the operands behind them.
 #define RT_SUMS_1 "%0, %1, %2, %3"
@@ -207,6 +204,11 @@ __device__ __forceinline__ void here(float& x) { asm volatile("" : "+f"(x)::"mem
 
 RT_WGMMA(wgmma_mma_async_sync_aligned_f32_f16_f16, "f16")
 RT_WGMMA(wgmma_mma_async_sync_aligned_f32_bf16_bf16, "bf16")
+
+/// Wait for all groups, behind which `d` may be read: the compiler moves nothing that uses it before this.
+__device__ __forceinline__ void wgmma_wait_group_sync_aligned_0(float (&d)[RT_WGMMA_EIGHTHS][4]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : RT_JOIN(RT_BIND_, RT_WGMMA_EIGHTHS)::"memory");
+}
 
 #undef RT_WGMMA
 #undef RT_JOIN

@@ -36,15 +36,11 @@ __device__ __forceinline__ void multiply(float (&sums)[MI][NI][4], unsigned long
     ptx::wgmma_commit_group_sync_aligned();
 }
 
-/// After the last wait: sums are read behind this, not before.
+/// Wait for all products; the sums may be read behind this.
 template <int MI, int NI>
-__device__ __forceinline__ void settle(float (&sums)[MI][NI][4]) {
+__device__ __forceinline__ void finish(float (&sums)[MI][NI][4]) {
 #pragma unroll
-    for (int i = 0; i < MI; ++i)
-#pragma unroll
-        for (int j = 0; j < NI; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) ptx::here(sums[i][j][e]);
+    for (int i = 0; i < MI; ++i) ptx::wgmma_wait_group_sync_aligned_0(sums[i]);
 }
 
 }  // namespace tile
