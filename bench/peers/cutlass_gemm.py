@@ -10,6 +10,7 @@ import importlib.util
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 TILE = (64, 64, 32)
@@ -50,19 +51,34 @@ class CutlassMissingError(Exception):
     """What is not installed; one sentence."""
 
 
-def compile_gemm() -> str:
-    """The PTX of entry `witness` for sm_80: out = alpha * a (m x k) * b (stored n x k), bf16. About 4 s.
-    CutlassMissingError where headers, nvcc or a C++ compiler are not there."""
+@dataclass(frozen=True)
+class Tools:
+    """What CUTLASS is compiled with, by its paths."""
+
+    headers: Path
+    nvcc: Path
+    libraries: Path
+
+
+def tools() -> Tools:
+    """Those of the wheels. CutlassMissingError where one, or a C++ compiler, is not there."""
     headers = _folder("cutlass_library", "source/include", "nvidia-cutlass")
     nvcc = _folder("nvidia.cu13", "bin/nvcc", "nvidia-cuda-nvcc")
     if shutil.which("g++") is None and shutil.which("c++") is None:
         raise CutlassMissingError("nvcc needs a C++ compiler, and there is none on PATH")
+    return Tools(headers, nvcc, nvcc.parents[1] / "lib")
+
+
+def compile_gemm() -> str:
+    """The PTX of entry `witness` for sm_80: out = alpha * a (m x k) * b (stored n x k), bf16. About 4 s.
+    CutlassMissingError where headers, nvcc or a C++ compiler are not there."""
+    found = tools()
     with tempfile.TemporaryDirectory() as folder:
         source, ptx = Path(folder, "witness.cu"), Path(folder, "witness.ptx")
         source.write_text(_SOURCE)
         flags = ["-ptx", "-arch=sm_80", "-std=c++17", "-O3", "-lineinfo", "--expt-relaxed-constexpr"]
         done = subprocess.run(
-            [str(nvcc), *flags, f"-I{headers}", "-o", str(ptx), str(source)],
+            [str(found.nvcc), *flags, f"-I{found.headers}", "-o", str(ptx), str(source)],
             capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         if done.returncode:

@@ -8,10 +8,10 @@ Triton itself would find at a launch; without it, it emits no cp.async and would
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 import warnings
-from dataclasses import dataclass
+
+from bench.peers.compiled import Compiled, cpu_s
 
 # Before the import: no cache of an earlier run, and no cache at all.
 os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="rooftile-bench-triton-")
@@ -67,15 +67,6 @@ _SIGNATURE = (
 _MULTIPLES_OF_16 = {(i,): [["tt.divisibility", 16]] for i in range(len(_POINTERS) + len(_SIZES))}
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """One compile: CPU-seconds of this process and of the assembler it starts, and what came of it."""
-
-    cpu_s: float
-    ptx: str
-    cubin_bytes: int
-
-
 def compile_matmul(capability: int, bm: int, bn: int, bk: int, stages: int, warps: int) -> Compiled:
     """To PTX and cubin. `capability` as in GPUTarget: 80."""
     source = ASTSource(
@@ -87,12 +78,7 @@ def compile_matmul(capability: int, bm: int, bn: int, bk: int, stages: int, warp
     options = {"num_warps": warps, "num_stages": stages}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        before = _cpu_s()
+        before = cpu_s()
         kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-        spent = _cpu_s() - before
+        spent = cpu_s() - before
     return Compiled(spent, kernel.asm["ptx"], len(kernel.asm["cubin"]))
-
-
-def _cpu_s() -> float:
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
