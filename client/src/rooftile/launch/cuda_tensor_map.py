@@ -17,7 +17,8 @@ from rooftile.launch.errors import UnsuitableError
 from rooftile.plan import TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES, ConcreteArg, ConcreteTensorMap
 
 # CUtensorMapDataType. It has no 8-bit floats and no signed bytes: what fills the margin is zero in all of
-# them. tf32 rounds f32 in memory to nearest as it loads (PTX ISA, "Tensor" data types); f32 leaves the bits.
+# them. As TFLOAT32 the f32 in memory is rounded to nearest even as it loads, as FLOAT32 its bits are left, of
+# which WGMMA cuts 13 off (triton-lang/triton 11751, on sm_120; tests/gpu/test_gpu_tma.py).
 DATA_TYPES = {
     "u8": 0, "s8": 0, "e4m3": 0, "e5m2": 0, "s32": 3, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11,
 }  # fmt: skip
