@@ -166,3 +166,8 @@ class Family(Protocol):
         """Small problems that keep the structure and for which the schedule is legal: several tiles, ragged
         edges, more steps of k than stages, fewer, less than one. None where nothing is emulated (x86)."""
         ...
+
+    def roles(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, range]:
+        """Warps of a block by role (producer, consumer0...), whose counters are told apart. None: all do the
+        same."""
+        ...

@@ -13,15 +13,17 @@ from search_space.violation import Violation
 
 _MODULES = {
     "gemm_x86": "search_space.plan.gemm_x86",
+    "gemm_sm90": "search_space.plan.gemm_sm90",
     "gemm_sm80": "search_space.plan.gemm_sm80",
     "gemm_sm70": "search_space.plan.gemm_sm70",
 }
-"""name -> module with FAMILY. Imported when first asked for: a client of one family pays for one."""
+"""name -> module with FAMILY; where several can compute a problem the first is preferred. Imported when first
+asked for: a client of one family pays for one."""
 
-_OP_OF = {"gemm_x86": "gemm", "gemm_sm80": "gemm", "gemm_sm70": "gemm"}
+_OP_OF = {"gemm_x86": "gemm", "gemm_sm90": "gemm", "gemm_sm80": "gemm", "gemm_sm70": "gemm"}
 
 LATER = (
-    "gemm_sm90", "gemm_sm100", "attention_sm80", "attention_sm90",
+    "gemm_sm100", "attention_sm80", "attention_sm90",
     "mla_decode_sm90", "attention_sm100", "attention_x86",
 )  # fmt: skip
 """Names of families that are spoken for; refused by name until they are built."""

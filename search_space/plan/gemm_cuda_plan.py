@@ -1,7 +1,8 @@
 """How are the CUDA GEMM templates launched: grid, arguments, workspace, and for which sizes is that right?
 
-gemm_sm80 and gemm_sm70 share one list of arguments and one way of splitting k. Grids are in x alone: y and z
-end at 65535 blocks. Everything is an expression over the sizes; one plan and one artifact serve a sweep.
+The families share one list of arguments and one way of splitting k; what gemm_sm90 has besides (tensor maps,
+clusters, blocks that compute several tiles) is in gemm_sm90_plan.py. Grids are in x alone: y and z end at
+65535 blocks. Everything is an expression over the sizes; one plan and one artifact serve a sweep.
 """
 
 from __future__ import annotations
@@ -63,28 +64,33 @@ def workspace(shape: Shape, g: Grid) -> tuple[Expr, Expr, Expr]:
 def plan(family: str, shape: Shape, device: Device, g: Grid) -> LaunchPlan:
     """The launch of `gemm`, after its counters are zeroed and before `reduce`, where the schedule needs
     them."""
-    names = shape.names
     counters, at, total = workspace(shape, g)
-    arguments = _arguments(shape, g, at)
+    given = arguments(shape, g, at)
     grid = mul(tiles(shape, g), g.splits)
     steps: list[Fill | Launch] = []
     if g.split == LAST:
         steps.append(Fill(0, counters))
-    steps.append(Launch("gemm", arguments, grid=(grid, 1, 1), block=(g.threads, 1, 1), smem=g.smem_bytes))
+    steps.append(Launch("gemm", given, grid=(grid, 1, 1), block=(g.threads, 1, 1), smem=g.smem_bytes))
     if g.split == REDUCE:
-        blocks = ceil_div(mul(names["m"], ceil_div(names["n"], 4), "batch"), REDUCE_THREADS)
-        steps.append(Launch("reduce", arguments, grid=(blocks, 1, 1), block=(REDUCE_THREADS, 1, 1)))
+        steps.append(reduce_launch(shape, given))
     return LaunchPlan(
         family=family,
         arch=device.arch.name,
         kind="cuda",
         entries=entries(g),
-        sizes=_sizes(),
+        sizes=sizes(),
         workspace=Workspace(bytes=total),
         steps=tuple(steps),
         deterministic=True,
-        valid_for=_valid_for(shape, g),
+        valid_for=valid_for(shape, g),
     )
+
+
+def reduce_launch(shape: Shape, given: tuple[Arg, ...]) -> Launch:
+    """The second entry, which adds up parts of k."""
+    names = shape.names
+    blocks = ceil_div(mul(names["m"], ceil_div(names["n"], 4), "batch"), REDUCE_THREADS)
+    return Launch("reduce", given, grid=(blocks, 1, 1), block=(REDUCE_THREADS, 1, 1))
 
 
 def entries(g: Grid) -> tuple[str, ...]:
@@ -92,13 +98,14 @@ def entries(g: Grid) -> tuple[str, ...]:
     return ("gemm", "reduce") if g.split == REDUCE else ("gemm",)
 
 
-def _sizes() -> tuple[str, ...]:
+def sizes() -> tuple[str, ...]:
+    """Every named size of a GEMM."""
     found = ["m", "n", "k", "batch"]
     found += [f"{what}_{x}" for what in ("ld", "stride") for x in ("a", "b", "c", "out", "residual")]
     return tuple(found)
 
 
-def _arguments(shape: Shape, g: Grid, at: Expr) -> tuple[Arg, ...]:
+def arguments(shape: Shape, g: Grid, at: Expr) -> tuple[Arg, ...]:
     """In the order of RT_ARGUMENTS (kernels/cuda/gemm)."""
     names = shape.names
     a, b = names["a"], names["b"]
@@ -124,8 +131,9 @@ def _arguments(shape: Shape, g: Grid, at: Expr) -> tuple[Arg, ...]:
     )
 
 
-def _valid_for(shape: Shape, g: Grid) -> ValidFor:
-    sizes = {"m": SizeRange(0), "n": SizeRange(0), "k": SizeRange(0), "batch": SizeRange(1)}
+def valid_for(shape: Shape, g: Grid) -> ValidFor:
+    """For which sizes and addresses the accesses of `g` are right."""
+    ranges = {"m": SizeRange(0), "n": SizeRange(0), "k": SizeRange(0), "batch": SizeRange(1)}
     align = {"workspace": 16, "bias": element_align(shape.bias_type), "scale_a": 4, "scale_b": 4}
     wanted = {
         shape.names["a"]: (g.copy_a_bytes, shape.a.size),
@@ -139,8 +147,8 @@ def _valid_for(shape: Shape, g: Grid) -> ValidFor:
     for x, (bytes_, size) in wanted.items():
         align[x] = bytes_
         if (multiple := bytes_ // gcd(bytes_, size)) > 1:
-            sizes |= {f"{what}_{x}": SizeRange(0, 2**63 - 1, multiple) for what in ("ld", "stride")}
-    return ValidFor(sizes=sizes, align=align)
+            ranges |= {f"{what}_{x}": SizeRange(0, 2**63 - 1, multiple) for what in ("ld", "stride")}
+    return ValidFor(sizes=ranges, align=align)
 
 
 def element_align(dtype: str) -> int:

@@ -34,7 +34,7 @@ def problems(problem: Problem, shape: Shape, g: Grid, bk: int, stages: int) -> t
     ]
     if g.splits > 1:
         sizes = [s for s in sizes if s[2] > (g.splits - 1) * bk]  # legal: each part of k has something
-    return tuple(dict.fromkeys(_problem(problem, shape, g, *s) for s in sizes))
+    return tuple(dict.fromkeys(proof_problem(problem, shape, g, *s) for s in sizes))
 
 
 def _below(extent: int) -> int:
@@ -46,7 +46,7 @@ def _few(extent: int) -> int:
     return max(extent // 4 - 1, 1)
 
 
-def _problem(problem: Gemm, shape: Shape, g: Grid, m: int, n: int, k: int, batch: int) -> Gemm:
+def proof_problem(problem: Gemm, shape: Shape, g: Grid, m: int, n: int, k: int, batch: int) -> Gemm:
     if shape.swapped:
         m, n = n, m
     size = {"m": m, "n": n, "k": k}

@@ -76,5 +76,9 @@ class GemmSm70:
         """Small problems for the emulator."""
         return gemm_sm70_plan.proof_problems(problem, schedule)
 
+    def roles(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, range]:
+        """None: every warp does the same."""
+        return {}
+
 
 FAMILY: Family = GemmSm70()

@@ -76,5 +76,9 @@ class GemmSm80:
         """Small problems for the emulator."""
         return gemm_sm80_plan.proof_problems(problem, schedule)
 
+    def roles(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, range]:
+        """None: every warp does the same."""
+        return {}
+
 
 FAMILY: Family = GemmSm80()

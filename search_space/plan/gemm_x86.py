@@ -72,5 +72,9 @@ class GemmX86:
         """None: x86 artifacts are proved on the device."""
         return ()
 
+    def roles(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, range]:
+        """None: there are no warps."""
+        return {}
+
 
 FAMILY: Family = GemmX86()

@@ -1,0 +1,54 @@
+"""On which small problems does the emulator judge a schedule of gemm_sm90?
+
+As for the other CUDA families they keep what a verdict depends on and choose sizes that reach every part of
+the code. Besides: tiles of a cluster that lie outside the result, and blocks with one tile and with several
+(the prover runs every other problem as if the device had one SM)."""
+
+from __future__ import annotations
+
+from rooftile.problem import Gemm, Problem
+
+from search_space.plan.gemm_cuda_plan import Grid
+from search_space.plan.gemm_cuda_proof import proof_problem
+from search_space.plan.gemm_cuda_shape import Shape
+from search_space.plan.gemm_sm90_tile import TMA, Tile
+
+_PRODUCTS = 12_000_000
+"""About what the emulator multiplies in a second or two; tiles count whole."""
+
+
+def problems(problem: Problem, shape: Shape, t: Tile, g: Grid) -> tuple[Problem, ...]:
+    """The small problems, most telling first."""
+    assert isinstance(problem, Gemm)
+    tile = t.rows * t.bn * t.bk * t.cluster
+    wanted = 2 * t.stages + 1 if g.splits == 1 else g.splits * (t.stages + 1)
+    turns = max(min(wanted, _PRODUCTS // tile), t.stages + 2, g.splits)
+    few = max(2, g.splits)
+    batch = 2 if shape.batch > 1 else 1
+    odd_k = max(t.bk // 2 - 3, 1)
+    # One cluster's tiles, of which the last is outside or ragged; two clusters below each other (and in each
+    # batch entry); less than one; nothing to sum.
+    sizes = [
+        (_part(t.bm, t.cluster_m), _part(t.bn, t.cluster_n), (turns - 1) * t.bk + odd_k, 1),
+        (t.bm * t.cluster_m + 5, _part(t.bn, t.cluster_n), (few - 1) * t.bk + odd_k, max(batch, 1)),
+        (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1), odd_k, batch),
+        (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1), 0, 1),
+    ]
+    if t.pingpong:
+        # Each consumer has two tiles at least, and one of them a third.
+        sizes[1] = (4 * t.bm * t.cluster_m + 5, *sizes[1][1:])
+    if g.splits > 1:
+        sizes = [s for s in sizes if s[2] > (g.splits - 1) * t.bk]  # legal: each part of k has something
+    found = []
+    for rows, columns, k, entries in sizes:
+        m, n = (columns, rows) if t.swap else (rows, columns)
+        if t.store == TMA:
+            unit = 16 // shape.out_size
+            n = -(-n // unit) * unit
+        found.append(proof_problem(problem, shape, g, m, n, k, entries))
+    return tuple(dict.fromkeys(found))
+
+
+def _part(extent: int, blocks: int) -> int:
+    """A ragged size within a cluster's tiles: of several blocks the last has nothing."""
+    return max(extent * max(blocks - 1, 1) - 3, 1)
