@@ -1,24 +1,44 @@
 """Does the emulator acquit kernels that it does not know and that are right on silicon?
 
-Two come from outside: Triton's matmul for sm_80 with plain pointers, and a multistage GEMM of CUTLASS 2. Each
-is compiled here, without a GPU, and must give the right answer without an accusation in every order. A
-witness is only worth what it uses, so each names the instructions it is there for.
+Two come from outside for sm_80: Triton's matmul with plain pointers, and a multistage GEMM of CUTLASS 2
+(those for sm_90a: hopper_witnesses.py). Each is compiled here, without a GPU, and must give the right answer
+without an accusation in every order. A witness is only worth what it uses, so each names the instructions it
+is there for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from rooftile.plan import Arg, Launch, LaunchPlan, ceil_div, mul
+from rooftile.plan import Arg, ConcreteLaunch, Encode, Launch, LaunchPlan, ceil_div, mul
 
 from emulator import Order, Program, Report, run_plan
 
 
 class WitnessMissingError(Exception):
     """Its compiler is not installed; one sentence."""
+
+
+ALPHA = 1.5
+SM_COUNT = 4
+"""Few, so that a persistent kernel has several tiles a block."""
+Size: TypeAlias = tuple[int, int, int]
+Pack: TypeAlias = Callable[[ConcreteLaunch, Mapping[str, int], Encode], bytes]
+"""What lays out the parameters of a launch, with the buffers' addresses and what encodes tensor maps."""
+
+
+@dataclass(frozen=True)
+class RawLaunch:
+    """A launch whose parameter is a struct that the kernel's own host code lays out."""
+
+    plan: Callable[[Size, int], LaunchPlan]
+    """For a size and so many SMs: grid, block and shared memory; no arguments."""
+    pack: Callable[[Size, int, float], Pack]
+    """For a size, SMs and alpha."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +48,16 @@ class Witness:
     name: str
     build: Callable[[], str]
     """Its PTX. WitnessMissingError where its compiler is not there."""
-    plan: LaunchPlan
+    plan: LaunchPlan | RawLaunch
     opcodes: tuple[str, ...]
-    """Beginnings of instructions that must be in it."""
+    """Parts of instructions that must be in it."""
     b_nk: bool
-    sizes: tuple[tuple[int, int, int], ...]
-    """m, n, k. Multiples of 8 (CUTLASS), 16 (Triton): what they were compiled for."""
+    sizes: tuple[Size, ...]
+    """m, n, k. Multiples of 8 (CUTLASS, tensor maps), 16 (Triton): what they were compiled for."""
     strict: Callable[[int, int, int], bool] = lambda m, n, k: True
     """Whether even reading shared memory that nobody wrote is ruled out at these sizes."""
+    waits: tuple[str, ...] = ("cp.async.wait_group", "bar.sync")
+    """Beginnings of instructions without which, each, the kernel is wrong and has to be accused."""
 
     def missing_opcodes(self, ptx: str) -> list[str]:
         """Which of `opcodes` the PTX does not have."""
@@ -119,7 +141,7 @@ def witnesses() -> Sequence[Witness]:
 
 
 def run_witness(
-    witness: Witness, program: Program, size: tuple[int, int, int], order: Order, seed: int
+    witness: Witness, program: Program, size: Size, order: Order, seed: int
 ) -> tuple[float, Report]:
     """Run once: the error (norm of the difference over the norm of the float64 product) and the Report."""
     m, n, k = size
@@ -128,11 +150,16 @@ def run_witness(
     a = rng.uniform(-1, 1, (m, k)).astype(bf16)
     b = rng.uniform(-1, 1, (n, k) if witness.b_nk else (k, n)).astype(bf16)
     out = np.full((m, n), np.nan).astype(bf16)
+    given, more = witness.plan, dict[str, Any]()
+    if isinstance(given, RawLaunch):
+        plan, more["pack"] = given.plan(size, SM_COUNT), given.pack(size, SM_COUNT, ALPHA)
+    else:
+        plan = given
     report = run_plan(
-        program, witness.plan, {"m": m, "n": n, "k": k}, {"a": a, "b": b, "out": out}, {"alpha": 1.5},
-        order=order, strict=witness.strict(m, n, k),
+        program, plan, {"m": m, "n": n, "k": k}, {"a": a, "b": b, "out": out}, {"alpha": ALPHA},
+        order=order, sm_count=SM_COUNT, strict=witness.strict(m, n, k), **more,
     )  # fmt: skip
     wide_b = b.astype(np.float64)
-    wanted = 1.5 * (a.astype(np.float64) @ (wide_b.T if witness.b_nk else wide_b))
+    wanted = ALPHA * (a.astype(np.float64) @ (wide_b.T if witness.b_nk else wide_b))
     error = float(np.linalg.norm(out.astype(np.float64) - wanted) / np.linalg.norm(wanted))
     return error, report

@@ -232,4 +232,13 @@ def check_tools() -> None:
         raise CutlassMissingError("the wheel nvidia-cuda-runtime is not installed (extra `peers`)")
 
 
-__all__ = ["ENTRY", "Built", "Compiled", "Params", "build_witness", "check_tools", "compile_gemm"]
+__all__ = [
+    "ENTRY",
+    "Built",
+    "Compiled",
+    "CutlassMissingError",
+    "Params",
+    "build_witness",
+    "check_tools",
+    "compile_gemm",
+]
