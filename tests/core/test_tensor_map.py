@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rooftile.errors import PlanError
 from rooftile.plan import (
+    NO_TENSOR,
     Arg,
     ConcreteLaunch,
     ConcreteTensorMap,
@@ -145,9 +146,10 @@ def test_it_lies_in_the_arguments_aligned_to_64_bytes() -> None:
     assert data[128:136] == (3).to_bytes(8, "little")
     for pointers, used, says in (
         ({"a": 0x1008}, encode, "0x1008 is not aligned to 16 bytes"),
-        ({}, encode, "its tensor is of a, which is not given"),
         ({"a": 0x1000}, None, "not for this kind of launch"),
         ({"a": 0x1000}, lambda *_: b"", "a tensor map of 0 bytes, not 128"),
     ):
         with pytest.raises(PlanError, match=f"argument map_a: .*{says}"):
             pack_args(step.args, pointers, {}, used)
+    # Like the pointer of a buffer that is not there.
+    assert pack_args(step.args, {}, {}, encode)[:128] == NO_TENSOR == bytes(128)

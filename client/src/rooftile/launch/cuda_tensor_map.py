@@ -14,7 +14,13 @@ from typing import Any
 
 from rooftile.errors import DeviceError, LaunchError, PlanError
 from rooftile.launch.errors import UnsuitableError
-from rooftile.plan import TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES, ConcreteArg, ConcreteTensorMap
+from rooftile.plan import (
+    NO_TENSOR,
+    TENSOR_MAP_ALIGN,
+    TENSOR_MAP_BYTES,
+    ConcreteArg,
+    ConcreteTensorMap,
+)
 
 # CUtensorMapDataType. It has no 8-bit floats and no signed bytes: what fills the margin is zero in all of
 # them. As TFLOAT32 the f32 in memory is rounded to nearest even as it loads, as FLOAT32 its bits are left, of
@@ -113,13 +119,12 @@ class MapArgument:
     Encoding costs some 10 us a map, before the driver's own work; finding it kept 0.3 us (one core of an AMD
     EPYC, CPython 3.11)."""
 
-    __slots__ = ("_buffer", "_encode", "_kept", "_slot", "_tensor", "_where")
+    __slots__ = ("_encode", "_kept", "_slot", "_tensor", "_where")
 
     def __init__(self, arg: ConcreteArg, slot: int | None, encode: Encode) -> None:
         """`slot`: which value of the call is the buffer's address; None where the call has no such buffer."""
         assert arg.tensor is not None
         self._tensor = arg.tensor
-        self._buffer = arg.tensor.buffer
         self._where = f"argument {arg.name}"
         self._slot = slot
         self._encode = encode
@@ -127,14 +132,15 @@ class MapArgument:
         self._kept: dict[int, bytes] = {}
 
     def bytes_for(self, values: tuple[Any, ...]) -> bytes:
-        """The map for these values. UnsuitableError without its buffer, or where that is not aligned."""
+        """The map for these values, NO_TENSOR without its buffer. UnsuitableError where that is not
+        aligned."""
         base = values[self._slot] if self._slot is not None else 0
         found = self._kept.get(base)
         return self._learn(base) if found is None else found
 
     def _learn(self, base: int) -> bytes:
         if not base:
-            raise UnsuitableError(f"{self._where}: its tensor is of {self._buffer}, which is not given")
+            return NO_TENSOR
         address = base + self._tensor.offset
         try:
             self._tensor.check_address(address, self._where)

@@ -22,7 +22,7 @@ from rooftile.plan.launch_plan import (
     ValidFor,
     Workspace,
 )
-from rooftile.plan.pack import Encode, arg_offsets, pack_args
+from rooftile.plan.pack import NO_TENSOR, Encode, arg_offsets, pack_args
 from rooftile.plan.steps import (
     ARG_TYPES,
     BUFFERS,
@@ -42,6 +42,7 @@ __all__ = [
     "ALWAYS_NAMED",
     "ARG_TYPES",
     "BUFFERS",
+    "NO_TENSOR",
     "SCALARS",
     "TENSOR_MAP_ALIGN",
     "TENSOR_MAP_BYTES",

@@ -14,6 +14,9 @@ Encode: TypeAlias = Callable[[ConcreteTensorMap, int], bytes]
 """The 128 bytes of a tensor map whose tensor begins at an address: the driver's on a GPU, the emulator's own
 there."""
 
+NO_TENSOR = bytes(TENSOR_MAP_BYTES)
+"""The map of a buffer that is not there, as without products A and B: a kernel that uses it faults."""
+
 # type -> (struct code, bytes); alignment is the size, as on every 64-bit ABI we compile for.
 _CODES = {
     "ptr": ("Q", 8),
@@ -48,8 +51,8 @@ def pack_args(
     scalars: Mapping[str, float],
     encode: Encode | None = None,
 ) -> bytes:
-    """The argument struct. A buffer that is not among `pointers` is a null pointer; one that a tensor map is
-    of must be there, and `encode` with it."""
+    """The argument struct. A buffer that is not among `pointers` is a null pointer, and a tensor map of it
+    NO_TENSOR; one of a buffer that is there needs `encode`."""
     offsets, size = arg_offsets([a.type for a in args])
     data = bytearray(size)
     for arg, offset in zip(args, offsets, strict=True):
@@ -81,7 +84,7 @@ def _tensor_map(
         raise PlanError(f"{where}: tensor maps are not for this kind of launch")
     base = pointers.get(tensor.buffer, 0)
     if not base:
-        raise PlanError(f"{where}: its tensor is of {tensor.buffer}, which is not given")
+        return NO_TENSOR
     tensor.check_address(base + tensor.offset, where)
     data = encode(tensor, base + tensor.offset)
     if len(data) != TENSOR_MAP_BYTES:
