@@ -161,7 +161,7 @@ def test_kernels_are_drawn_alike_and_from_the_shape_set(arch: str) -> None:
     assert [k.cases for k in first] == [k.cases for k in again]
     assert [k.base for k in first] == [True] * base + [False] * 6
     families = {k.family.name for k in first}
-    wanted = {"sm_70": {"gemm_sm70"}, "sm_90a": {"gemm_sm70", "gemm_sm80"}}
+    wanted = {"sm_70": {"gemm_sm70"}, "sm_90a": {"gemm_sm70", "gemm_sm80", "gemm_sm90"}}
     assert families == wanted.get(arch, {"gemm_sm80"})
     for kernel in first:
         assert any(case.problem.k == 0 for case in kernel.cases)
