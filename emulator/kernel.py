@@ -25,6 +25,8 @@ BITS = {
 SPACES = ("global", "shared", "local", "const", "param")
 _MOST_LOCAL = 512 << 10
 """Of a thread (CUDA C++ Programming Guide, technical specifications)."""
+_WAITS = {"mbarrier": ("test_wait", "try_wait"), "wgmma": ("wait_group",), "setmaxnreg": ("inc",)}
+"""Instructions that end a block too where they may wait: those that wait try again from there."""
 _ENDS = {"bra", "brx", "exit", "ret", "bar", "barrier", "trap", "call"}
 """A block ends behind these."""
 _ORDERING = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio"}
@@ -34,7 +36,7 @@ CLASSES: dict[str, str] = {
     **dict.fromkeys(("ld", "ldu", "ldmatrix", "prefetch", "prefetchu"), "load"),
     **dict.fromkeys(("st", "stmatrix", "red", "atom"), "store"),
     "cp": "copy",
-    **dict.fromkeys(("bar", "barrier", "fence", "membar", "mbarrier"), "sync"),
+    **dict.fromkeys(("bar", "barrier", "fence", "membar", "mbarrier", "setmaxnreg"), "sync"),
     **dict.fromkeys(("bra", "brx", "exit", "ret", "call", "trap"), "branch"),
     "cvt": "convert", "cvta": "integer", "mov": "move",
     **dict.fromkeys(("shfl", "vote", "match", "redux", "activemask", "elect"), "warp"),
@@ -137,6 +139,46 @@ class Kernel:
         )
 
     @cached_property
+    def asynchronous(self) -> bool:
+        """Whether it uses mbarriers, bulk copies or WGMMA."""
+        return any(
+            i.opcode in ("mbarrier", "wgmma")
+            or (i.opcode == "cp" and ("bulk" in i.modifiers or "mbarrier" in i.modifiers))
+            for i in self.body
+        )
+
+    @cached_property
+    def warpgroup_registers(self) -> frozenset[int]:
+        """Registers that a WGMMA reads or writes, and those that plain moves bring to or from them."""
+        found = {
+            item.index
+            for i in self.body
+            if i.opcode == "wgmma" and "mma_async" in i.modifiers
+            for operand in i.operands[:2]
+            if isinstance(operand, Vector)
+            for item in operand.items
+            if isinstance(item, Reg)
+        }
+        moves = [pair for i in self.body if (pair := plain_move(i)) is not None]
+        count = -1
+        while found and count != len(found):
+            count = len(found)
+            for pair in moves:
+                if not found.isdisjoint(pair):
+                    found.update(pair)
+        return frozenset(found)
+
+    @cached_property
+    def reads_peers(self) -> bool:
+        """Whether it may read the shared memory of other CTAs of its cluster."""
+        return any(
+            i.opcode in ("ld", "atom", "red", "cp")
+            and "shared::cluster" in i.modifiers
+            and (i.opcode != "cp" or "shared::cta" in i.modifiers)
+            for i in self.body
+        ) or any(i.opcode == "mapa" and "shared::cluster" not in i.modifiers for i in self.body)
+
+    @cached_property
     def shared_granule(self) -> int:
         """Bytes of the narrowest access to shared memory."""
         return self._narrowest("shared")
@@ -159,6 +201,10 @@ class Kernel:
                 if "v2" in names or "v4" in names or "v8" in names:
                     width *= int(next(m for m in names if m in ("v2", "v4", "v8"))[1:])
                 least = min(least, max(width, 1))
+            elif i.opcode == "mbarrier":
+                least = min(least, 8 if space == "shared" else 16)
+            elif i.opcode == "cp" and "bulk" in names:
+                pass
             elif i.opcode == "cp" and "async" in names and len(i.operands) >= 3:
                 size = i.operands[2]
                 least = min(least, size.value if isinstance(size, Imm) and size.value in (4, 8, 16) else 4)
@@ -221,7 +267,19 @@ class Kernel:
 
 def ends_block(i: Instruction) -> bool:
     """Whether the threads' way on is known only after this instruction."""
+    if i.opcode in _WAITS:
+        return not set(_WAITS[i.opcode]).isdisjoint(i.modifiers)
     return i.opcode in _ENDS and not (i.opcode == "bar" and "warp" in i.modifiers)
+
+
+def plain_move(i: Instruction) -> tuple[int, int] | None:
+    """(target, source) of a move between two registers of one width."""
+    if i.opcode != "mov" or len(i.operands) != 2:
+        return None
+    target, source = i.operands
+    if isinstance(target, Reg) and isinstance(source, Reg) and BITS[target.type] == BITS[source.type] > 1:
+        return target.index, source.index
+    return None
 
 
 def _class_of(i: Instruction) -> str:

@@ -25,11 +25,22 @@ class FaultKind(StrEnum):
     DEADLOCK = "deadlock"
     """No thread can go on."""
     BARRIER_COUNT = "barrier_count"
-    """A barrier was named with a count that cannot be, or that its participants do not agree on."""
+    """A barrier was named with a count that cannot be, or that its participants do not agree on; an mbarrier
+    that is none (not initialised), or a phase of it that is gone."""
     DIVERGENCE = "divergence"
     """An instruction that a whole warp must execute together was reached by part of it."""
     OUTSTANDING_WORK = "outstanding_work"
     """A thread ended while its asynchronous copies were not waited for."""
+    PROXY = "proxy"
+    """An asynchronous unit (TMA, WGMMA) reads or overwrites what threads wrote, and no fence.proxy.async is
+    on the way."""
+    REGISTERS = "registers"
+    """Registers of a WGMMA under way were touched, or not fenced before it; setmaxnreg with a number that
+    cannot be, or not by a whole warpgroup."""
+    DESCRIPTOR = "descriptor"
+    """A tensor map or matrix descriptor that is none, or that says what cannot be."""
+    PEER = "peer"
+    """A CTA of the cluster was accessed that does not exist or has ended, or ended while one may come."""
     TRAP = "trap"
     """The kernel itself gave up (trap, a failed assertion)."""
     LIMIT = "limit"
@@ -99,13 +110,15 @@ class Order:
     late     copies land only when a wait forces them; warps run together
     ahead    late, and the lowest warp that can run goes on until it is blocked
     behind   late, and the highest warp that can run goes on until it is blocked
+    mixed    copies into shared memory land when they are issued; products and stores only when a wait forces
+             them
     random   each copy lands, and each warp runs, when the seed says; the same seed gives the same run
     """
 
     kind: str = "late"
     seed: int = 0
 
-    KINDS = ("early", "late", "ahead", "behind", "random")
+    KINDS = ("early", "late", "ahead", "behind", "random", "mixed")
 
     def __post_init__(self) -> None:
         if self.kind not in self.KINDS:

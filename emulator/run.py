@@ -13,11 +13,13 @@ import numpy.typing as npt
 from rooftile.errors import PlanError
 from rooftile.plan import ConcreteLaunch, LaunchPlan, arg_offsets, pack_args
 from rooftile.plan.steps import ConcreteFill
+from rooftile.plan.tensor_map import TENSOR_MAP_BYTES
 
 from emulator.errors import EmulatorError
 from emulator.kernel import Kernel
 from emulator.machine.launch import Launching, Watch, symbols_of
 from emulator.machine.memory import Buffer, GlobalMemory
+from emulator.machine.tensor_maps import TensorMaps
 from emulator.machine.wave import Stop
 from emulator.ptx.nodes import Module
 from emulator.ptx.parser import parse
@@ -32,6 +34,8 @@ _MOST_THREADS = 1024
 _MOST_BLOCK = (1024, 1024, 64)
 _MOST_GRID = (2**31 - 1, 65535, 65535)
 """Of any device so far (CUDA C++ Programming Guide, technical specifications)."""
+_MOST_CLUSTER = 16
+"""With a kernel that allows more than the portable 8."""
 _MOST_WARPS = 1 << 25
 _MOST_WORKSPACE = 1 << 29
 
@@ -91,6 +95,7 @@ def run_plan(
     stop_at_first: bool = True,
     counting: bool = True,
     strict: bool = True,
+    fp8_bits: int | None = None,
 ) -> Report:
     """Run every step of `plan` for the sizes in `names` on `arrays` (by buffer name; outputs are written in
     place, whatever lies in them before is not to be read unless the same array is also an input).
@@ -98,7 +103,11 @@ def run_plan(
 
     Shared memory that nobody wrote holds NaN, so a result that depends on it shows. `strict` makes the
     reading itself a fault. Some right kernels do read such bytes, for products that they never store (CUTLASS
-    2 for rows outside the result): those pass with `strict` off only."""
+    2 for rows outside the result): those pass with `strict` off only.
+
+    `fp8_bits`: bits of the mantissa that a WGMMA of fp8 keeps of its sum, cut off below; 14 is about what Hopper
+    does (measured by others, not documented), so that a long sum without promotion to f32 is seen to lose. None:
+    sums are exact."""
     order = order or Order()
     started = time.monotonic()
     known = {"sm_count": sm_count, "threads": 1, **names}
@@ -120,6 +129,7 @@ def run_plan(
         stop_at_first,
         counting,
         strict,
+        fp8_bits,
     )
     places = _place(memory, watch, arrays)
     pointers = {name: buffer.base for name, buffer in places.items() if buffer.size}
@@ -229,7 +239,8 @@ def _launch(
     if len(params) != len(step.args):
         raise EmulatorError(f"{where}: the plan has {len(step.args)} arguments, the kernel {len(params)}")
     try:
-        packed = pack_args(step.args, pointers, scalars)
+        maps = TensorMaps()
+        packed = pack_args(step.args, pointers, scalars, maps.encode)
     except PlanError as error:
         raise EmulatorError(f"{where}: {error}") from None
     types = [arg.type for arg in step.args]
@@ -250,11 +261,17 @@ def _launch(
     exact = kernel.function.directives.get("reqntid")
     if exact is not None and step.block != (*map(int, exact), 1, 1)[:3]:
         raise EmulatorError(f"{where}: block {step.block}, the kernel was built for {exact} only")
+    said = kernel.function.directives
+    compiled = tuple(map(int, said["reqnctapercluster"])) if said.get("reqnctapercluster") else None
+    if compiled is not None and (*compiled, 1, 1)[:3] != step.cluster:
+        raise EmulatorError(
+            f"{where}: cluster {step.cluster}, the kernel was built for {(*compiled, 1, 1)[:3]} only"
+        )
     if kernel.shared_bytes(step.smem_bytes) > _MOST_SHARED:
         raise EmulatorError(
             f"{where}: {kernel.shared_bytes(step.smem_bytes)} bytes of shared memory; no device has that"
         )
-    launching = Launching(kernel, watch, number, step.grid, step.block, step.smem_bytes, packed)
+    launching = Launching(kernel, watch, number, step.grid, step.block, step.smem_bytes, packed, step.cluster, maps.tensors)
     launching.symbols = symbols_of(kernel, watch.memory, watch)
     launching.run()
 
@@ -270,11 +287,16 @@ def _check_geometry(where: str, step: ConcreteLaunch, threads: int) -> None:
         raise EmulatorError(
             f"{where}: grid {step.grid} has more warps than the {_MOST_WARPS} that are counted here"
         )
-    if step.cluster != (1, 1, 1):
-        raise EmulatorError(f"{where}: clusters {step.cluster} are not known here yet")
+    if math.prod(step.cluster) > _MOST_CLUSTER or any(
+        n % c for n, c in zip(step.grid, step.cluster, strict=True)
+    ):
+        raise EmulatorError(
+            f"{where}: cluster {step.cluster} for grid {step.grid}; at most {_MOST_CLUSTER} CTAs, and a whole number"
+            " of clusters"
+        )
 
 
-_WIDTH = {"ptr": 8, "i32": 4, "u32": 4, "i64": 8, "f32": 4, "f64": 8}
+_WIDTH = {"tensor_map": TENSOR_MAP_BYTES, "ptr": 8, "i32": 4, "u32": 4, "i64": 8, "f32": 4, "f64": 8}
 
 
 def _all_written(watch: Watch, buffer: Buffer) -> None:

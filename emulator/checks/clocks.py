@@ -6,8 +6,18 @@ by a barrier too: that is what `known[w, w]` says, and a lane knows its own acce
 
 Epoch 0 is never, 1 is "before this launch"; warps start in epoch 2. Resident warps are counted from 0, and
 have rows; columns (`other` below) are for all warps of the launch, the resident ones from `base` on. Where no
-instruction of a kernel orders threads but barriers, `known` has columns for the warps of the own CTA alone
-(`full` False): all else is unordered."""
+instruction of a kernel orders threads but barriers, `known` has columns for the warps of the own CTA (or
+cluster) alone (`full` False): all else is unordered.
+
+Agents are what works beside the warps: an mbarrier, whose stamps are its phases, orders what the copies wrote
+that it counts; a warpgroup's tensor core, whose stamps are its groups, what they read. They have columns, and
+no rows: who observes a phase or waits for a group knows it, and hands it on. Their numbers (`agent`) follow
+those of all warps.
+
+The async proxy (tensor copies, bulk copies, WGMMA) sees what threads wrote only behind a fence.proxy.async. So
+with `proxies` two more rows a warp travel along, for shared and for global memory: the last epoch of each
+other warp whose writes such a fence has handed to the async proxy. A fence takes over what is known then, and
+what barriers carry is carried in these rows too: so it may stand anywhere on the way (PTX ISA 8.5, 9.7.15.4)."""
 
 from __future__ import annotations
 
@@ -31,6 +41,8 @@ class Mark:
     all: I32
     near: I32
     cta: int
+    base: int
+    """Of the wave that wrote it."""
 
 
 class Clocks:
@@ -40,7 +52,9 @@ class Clocks:
     later relaxed write therefore publishes; `seen`, what relaxed reads brought and a later fence acquires;
     and both for the own CTA alone. All are handed on by barriers: that `write; fence; barrier; atomic by one
     thread` orders is what code that is right on silicon relies on, though the PTX text promises it only where
-    the fence follows the barrier. `marks` are those of the launch, by word."""
+    the fence follows the barrier. `marks` are those of the launch, by word.
+
+    `agents` of each CTA; `domain`: CTAs of a cluster, which know of each other."""
 
     def __init__(
         self,
@@ -50,35 +64,128 @@ class Clocks:
         base: int = 0,
         total: int | None = None,
         marks: dict[int, Mark] | None = None,
+        agents: int = 0,
+        domain: int = 1,
+        proxies: bool = False,
     ) -> None:
         count = ctas * warps
         self.warps = warps
         self.full = full
         self.base = base
+        self.total: int = base + count if total is None else total
+        self.agents = agents
+        self._near_warps = warps * domain
+        self._near_agents = agents * domain
+        self.plain = not agents and domain == 1
         self.epoch: I32 = np.full(count, FIRST, np.int32)
-        width = self._width = (count if total is None else total) if full else warps
-        self._state: I32 = np.full((count, width * (5 if full else 1)), BEFORE, np.int32)
-        self.known, self._fenced, self._fenced_near, self._seen, self._seen_near = (
-            self._state[:, i * width : (i + 1) * width] for i in range(5)
+        self.touched: I32 = np.zeros(count, np.int32)
+        """The epoch in which each warp last touched watched memory."""
+        self._of_warps: int = (count if total is None else total) if full else self._near_warps
+        width = self._width = self._of_warps + (agents * ctas if full else self._near_agents)
+        self.proxies = proxies
+        core = self._core = width * (3 if proxies else 1)
+        self._state: I32 = np.full((count, core * (5 if full else 1)), BEFORE, np.int32)
+        self._handed, self._fenced, self._fenced_near, self._seen, self._seen_near = (
+            self._state[:, i * core : (i + 1) * core] for i in range(5)
         )
-        self._own: Index = base + np.arange(count) if full else np.arange(count) % warps
+        self.known = self._state[:, :width]
+        self._proxy = {
+            "shared": self._state[:, width : 2 * width], "global": self._state[:, 2 * width : 3 * width]
+        }  # fmt: skip
+        self._own: Index = base + np.arange(count) if full else np.arange(count) % self._near_warps
         self._marks = {} if marks is None else marks
 
-    def ordered(self, warp: Index, other: Index, stamp: I32) -> npt.NDArray[np.bool_]:
-        """Whether accesses of warps `other` stamped `stamp` happen before what `warp` does now. One shape."""
+    def agent(self, cta: int, slot: int) -> int:
+        """The number of an agent of a resident CTA."""
+        return self.total + cta * self.agents + slot
+
+    def column(self, other: int) -> int:
+        """Where rows have a warp of the launch, or an agent."""
+        if other >= self.total:
+            place = other - self.total
+            return self._of_warps + (place if self.full else place % self._near_agents)
+        return other if self.full else other % self._near_warps
+
+    def ordered(
+        self, warp: Index, other: Index, stamp: I32, rows: I32 | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Whether accesses of warps `other` stamped `stamp` happen before what `warp` does now. One shape.
+        `rows`: other rows than what is known."""
+        known = self.known if rows is None else rows
         if self.full:
-            return np.less_equal(stamp, self.known[warp, other])
-        known = self.known[warp, other % self.warps]
-        same = (warp + self.base) // self.warps == other // self.warps
-        return np.less_equal(stamp, np.where(same, known, BEFORE))
+            return np.less_equal(stamp, known[warp, other])
+        if self.plain:
+            seen = known[warp, other % self.warps]
+            same = (warp + self.base) // self.warps == other // self.warps
+            return np.less_equal(stamp, np.where(same, seen, BEFORE))
+        near = self._near_warps
+        column, group = other % near, (other - self.base) // near
+        if self._near_agents:
+            agent = other >= self.total
+            place = other - self.total
+            column = np.where(agent, near + place % self._near_agents, column)
+            group = np.where(agent, place // self._near_agents, group)
+        seen = np.where(warp // near == group, known[warp, column], BEFORE)
+        return np.less_equal(stamp, seen)
+
+    def handed_to_async(self, space: str) -> I32:
+        """The rows of what the async proxy may read of what threads wrote to a space."""
+        return self._proxy[space]
+
+    def readers(self, warp: Index, cta: Index | None, columns: Index) -> I32:
+        """(n, columns): what each of `warp` knows of `columns` (ctas, k) of the CTA `cta` (its own)."""
+        which = columns[warp // self.warps if cta is None else cta]
+        found: I32 = self.known[warp[:, None], which]
+        return found
+
+    def reader_columns(self, ctas: int, near: int, slots: int, first: int) -> Index:
+        """(ctas, near * warps + slots): where rows have the warps of each CTA (of `near` CTAs, its cluster,
+        where others may read its memory too) and its agents from slot `first` on."""
+        found = np.empty((ctas, near * self.warps + slots), np.intp)
+        for cta in range(ctas):
+            start = self.base + cta // near * near * self.warps
+            warps = [self.column(start + i) for i in range(near * self.warps)]
+            found[cta] = warps + [self.column(self.agent(cta, first + i)) for i in range(slots)]
+        return found
 
     def row_of_cta(self, warp: Index) -> I32:
         """(n, warps): what each of `warp` knows of the warps of its own CTA."""
-        if not self.full:
+        if not self.full and self.plain:
             return self.known[warp]
-        first = warp // self.warps * self.warps + self.base
+        first = self._own[warp // self.warps * self.warps]
         mine: I32 = self.known[warp[:, None], first[:, None] + np.arange(self.warps)]
         return mine
+
+    # -- agents and the async proxy ---------------------------------------------------------------------------
+
+    def nothing(self) -> I32:
+        """A row that knows nothing."""
+        return np.full(self._state.shape[1], BEFORE, np.int32)
+
+    def know(self, warp: int, number: int, stamp: int) -> None:
+        """`warp` has seen that agent `number` came to `stamp`."""
+        column = self.column(number)
+        self.known[warp, column] = max(int(self.known[warp, column]), stamp)
+
+    def knows(self, warp: int, other: int, stamp: int) -> bool:
+        """Whether what `other` stamped happens before what `warp` does now."""
+        return bool(self.ordered(np.array([warp]), np.array([other]), np.array([stamp], np.int32))[0])
+
+    def agents_only(self, row: I32) -> I32:
+        """Of a row, what is known of agents alone."""
+        found = self.nothing()
+        found[self._of_warps : self._width] = row[self._of_warps : self._width]
+        return found
+
+    def proxy_fence(self, warp: int, spaces: tuple[str, ...]) -> None:
+        """What `warp` knows of, and did itself, is handed to the async proxy; a new epoch begins."""
+        row = self.known[warp].copy()
+        row[self._own[warp]] = self.epoch[warp]
+        self.epoch[warp] += 1
+        if not self.proxies:
+            return
+        for space in spaces:
+            np.maximum(self._proxy[space][warp], row, out=self._proxy[space][warp])
 
     # -- barriers --------------------------------------------------------------------------------------------
 
@@ -120,7 +227,7 @@ class Clocks:
         if not self.full:
             return
         seen = self._seen_near if near else self._seen
-        np.maximum(self.known[warp], seen[warp], out=self.known[warp])
+        np.maximum(self._handed[warp], seen[warp], out=self._handed[warp])
         row = self.publish(warp)
         self._fenced_near[warp] = row
         if not near:
@@ -128,7 +235,7 @@ class Clocks:
 
     def publish(self, warp: int) -> I32:
         """What a write that releases hands on; a new epoch begins."""
-        row: I32 = self.release(np.array([warp]))[0, : self._width]
+        row: I32 = self.release(np.array([warp]))[0, : self._core]
         return row
 
     def write_mark(self, warp: int, word: int, row: I32 | None, keep: bool, near: bool) -> None:
@@ -137,17 +244,17 @@ class Clocks:
         cta = (warp + self.base) // self.warps
         old = self._marks.get(word) if keep else None
         if row is not None:
-            made = Mark(self._fenced[warp].copy() if near else row, row, cta)
+            made = Mark(self._fenced[warp].copy() if near else row, row, cta, self.base)
         elif self._fenced_near[warp].max() > BEFORE:
-            made = Mark(self._fenced[warp].copy(), self._fenced_near[warp].copy(), cta)
+            made = Mark(self._fenced[warp].copy(), self._fenced_near[warp].copy(), cta, self.base)
         elif old is None:
             self._marks.pop(word, None)
             return
         else:
-            made = Mark(self._fenced[warp], self._fenced_near[warp], cta)
+            made = Mark(self._fenced[warp], self._fenced_near[warp], cta, self.base)
         if old is not None:
             older = old.near if old.cta == cta else old.all
-            made = Mark(np.maximum(made.all, old.all), np.maximum(made.near, older), cta)
+            made = Mark(np.maximum(made.all, old.all), np.maximum(made.near, older), cta, self.base)
         self._marks[word] = made
 
     def read_mark(self, warp: int, word: int, acquire: bool, near: bool) -> None:
@@ -157,8 +264,12 @@ class Clocks:
             return
         own = mark.cta == (warp + self.base) // self.warps
         row = mark.near if own else mark.all
+        if self.agents and mark.base != self.base:
+            # Agents are those of the resident CTAs: of an earlier wave's nothing is left to order.
+            row = row.copy()
+            row[self._of_warps : self._width] = BEFORE
         if acquire and (own or not near):
-            np.maximum(self.known[warp], row, out=self.known[warp])
+            np.maximum(self._handed[warp], row, out=self._handed[warp])
         else:
             np.maximum(self._seen[warp], row, out=self._seen[warp])
             if own:

@@ -22,7 +22,11 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 WHOLE = 32
 """In place of a lane: the warp as a whole, or several of its lanes. Nothing of the warp itself is ordered
-with it without a barrier. A thread's number here is 64 * (warp of the launch) + lane."""
+with it without a barrier. A thread's number here is 64 * (warp of the launch, or agent) + lane."""
+ASYNC, OBJECT = 33, 34
+"""In place of a lane: the asynchronous unit that a warp set to work, or an agent; an mbarrier that lies there."""
+UNDER_WAY = 2**31 - 2
+"""Stamp of what has not ended, and of mbarriers: nothing is ordered behind it."""
 
 
 @dataclass(frozen=True)
@@ -30,23 +34,40 @@ class Conflict:
     """An access that nothing orders after an earlier one. `at` indexes the flat list of accesses checked."""
 
     what: str
-    """`write after write`, `read after write`, `write after read`, `copy under way`, `unwritten`."""
+    """`write after write`, `read after write`, `write after read`, `copy under way`, `read under way`,
+    `no proxy fence`, `unwritten`."""
     at: int
     granule: int
     warp: int
     """Among the resident ones."""
     lane: int
     other_warp: int
-    """Of the launch."""
+    """Of the launch; or an agent."""
     other_lane: int
     other_site: int
 
 
 class Shadow:
-    """The watch over a space of `granules`; `columns`: warps of a CTA, or 0 to keep only the last read."""
+    """The watch over a space of `granules`; `columns`: warps of a CTA, or 0 to keep only the last read.
+    `readers` (ctas, k), where CTAs have more readers than their warps: the columns of clocks that have them,
+    of which `warps` are warps, `pitch` granules a CTA."""
 
-    def __init__(self, granules: int, columns: int, clocks: Clocks, written: bool) -> None:
+    def __init__(
+        self,
+        granules: int,
+        columns: int,
+        clocks: Clocks,
+        written: bool,
+        readers: Index | None = None,
+        warps: int = 0,
+        pitch: int = 0,
+    ) -> None:
         self.clocks = clocks
+        self._readers = readers
+        self._warps = warps or columns
+        self._pitch = pitch
+        if readers is not None:
+            columns = readers.shape[1]
         self.columns = columns
         first = BEFORE if written else NEVER
         self.write_epoch: I32 = np.full(granules, first, np.int32)
@@ -64,6 +85,11 @@ class Shadow:
         """Place of the asynchronous copy that will write the granule, -1 for none, and who issued it."""
         self.copying = 0
         """Copies under way: what is issued and has not landed."""
+        self.reading = 0
+        self.reads: I32 = np.zeros(0, np.int32)
+        self.reads_site: I32 = self.reads
+        self.reads_thread: I32 = self.reads
+        """Of each granule how many bulk stores under way will read it; place and issuer of the last."""
 
     def settle(self) -> None:
         """A launch has ended: all it did happens before the next."""
@@ -82,14 +108,17 @@ class Shadow:
         it, and counts as done in the epoch that begins."""
         clocks = self.clocks
         epoch, number = int(clocks.epoch[warp]) - 1, clocks.base + warp
+        if clocks.touched[warp] < epoch:
+            return
+        clocks.touched[warp] = epoch + 1
         others = np.append(~lanes, np.ones(32, np.bool_))
         at = np.nonzero((self.write_epoch == epoch) & (self.write_thread >> 6 == number))[0]
         self.write_epoch[at[others[self.write_thread[at] & 63]]] = epoch + 1
         if self.columns:
             # Rows of other CTAs have other warps in this column; those are not touched.
-            cta, column = divmod(warp, self.columns)
-            part = len(self.read_epoch) * cta // (len(clocks.epoch) // self.columns)
-            end = len(self.read_epoch) * (cta + 1) // (len(clocks.epoch) // self.columns)
+            cta, column = divmod(warp, self._warps)
+            part = len(self.read_epoch) * cta // (len(clocks.epoch) // self._warps)
+            end = len(self.read_epoch) * (cta + 1) // (len(clocks.epoch) // self._warps)
             reads, lane = self.read_epoch[part:end, column], self.read_lane[part:end, column]
             reads[(reads == epoch) & others[lane]] = epoch + 1
         else:
@@ -107,7 +136,8 @@ class Shadow:
         found = self._after_writes(granule, warp, lane, "read after write", unwritten=True, strong=strong)
         if strong:
             return found
-        at: tuple[Index, ...] = (granule, (warp % self.columns)[:, None]) if self.columns else (granule,)
+        at: tuple[Index, ...] = (granule, (warp % self._warps)[:, None]) if self.columns else (granule,)
+        self.clocks.touched[warp] = self.clocks.epoch[warp]
         epoch = np.broadcast_to(self.clocks.epoch[warp][:, None], granule.shape)
         lanes = np.broadcast_to(lane[:, None], granule.shape)
         same = self.read_epoch[at] == epoch
@@ -123,7 +153,7 @@ class Shadow:
         shared = self.read_lane[at] != lanes
         if shared.any():
             if self.columns:
-                column = np.broadcast_to((warp % self.columns)[:, None], granule.shape)
+                column = np.broadcast_to((warp % self._warps)[:, None], granule.shape)
                 self.read_lane[granule[shared], column[shared]] = WHOLE
             else:
                 self.read_lane[granule[shared]] = WHOLE
@@ -147,6 +177,7 @@ class Shadow:
         )
         found = found or self._after_reads(granule, warp, lane)
         thread = self._thread(warp, lane)
+        self.clocks.touched[warp] = self.clocks.epoch[warp]
         if copy:
             self.copying += granule.size
             self.copy_site[granule] = site
@@ -226,23 +257,33 @@ class Shadow:
         )
 
     def _after_reads(self, granule: Index, warp: Index, lane: Index) -> Conflict | None:
+        if self.reading:
+            busy = self.reads[granule] > 0
+            if busy.any():
+                at = tuple(np.argwhere(busy)[0])
+                thread, site = int(self.reads_thread[granule[at]]), int(self.reads_site[granule[at]])
+                return self._conflict("read under way", at, granule, warp, lane, thread, site)
         epoch = self.read_epoch[granule]
         if epoch.max(initial=0) <= BEFORE:
             return None
         base = self.clocks.base
         if self.columns:
-            known = self.clocks.row_of_cta(warp)[:, None, :]
+            if self._readers is None:
+                known = self.clocks.row_of_cta(warp)[:, None, :]
+            else:
+                cta = granule[:, 0] // self._pitch
+                known = self.clocks.readers(warp, cta, self._readers)[:, None, :]
             bad = epoch > known
             if not bad.any():
                 return None
-            own = np.arange(self.columns) == (warp % self.columns)[:, None]
+            own = np.arange(self.columns) == (warp % self._warps)[:, None]
             same = (self.read_lane[granule] == lane[:, None, None]) & (lane != WHOLE)[:, None, None]
             bad &= ~(own[:, None, :] & same)
             if not bad.any():
                 return None
             i, j, column = (int(x) for x in np.argwhere(bad)[0])
             g = int(granule[i, j])
-            other = base + int(warp[i]) // self.columns * self.columns + column
+            other = self._reader(int(warp[i]), g, column)
             reader, site = int(self.read_lane[g, column]), int(self.read_site[g, column])
         else:
             warps = np.broadcast_to(warp[:, None], granule.shape)
@@ -258,6 +299,12 @@ class Shadow:
             other, reader, site = int(readers[i, j]), int(self.read_lane[g]), int(self.read_site[g])
         thread = other * 64 + reader
         return self._conflict("write after read", (i, j), granule, warp, lane, thread, site)
+
+    def _reader(self, warp: int, granule: int, column: int) -> int:
+        """The number of who has a column of the reads of a granule."""
+        if column >= self._warps:
+            return self.clocks.agent(granule // self._pitch, self.clocks.agents - self.columns + column)
+        return self.clocks.base + warp // self._warps * self._warps + column
 
     @staticmethod
     def _conflict(

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from emulator.checks.shadow import ASYNC, OBJECT
 from emulator.machine.copies import load, store
 from emulator.machine.memory import (
     FIRST_SLOT,
     LOCAL_WINDOW,
     PARAM_WINDOW,
+    RANK_SHIFT,
     SHARED_WINDOW,
     SLOT_BITS,
     WINDOW_BITS,
@@ -55,8 +57,8 @@ def read(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index) 
         return _by_space(w, a, address, row, lane, None)
     found = np.full((len(address), a.width), 0xFF, np.uint8)
     ok = _aligned(w, a, address, row, lane)
-    if space == "shared":
-        offset, fine = _shared(w, a, address, row, lane, ok)
+    if space in ("shared", "cluster"):
+        offset, fine = _shared(w, a, address, row, lane, ok, space == "cluster")
         sel = slice(None) if fine.all() else fine
         offset, row, lane, address = offset[sel], row[sel], lane[sel], address[sel]
         if len(offset):
@@ -105,8 +107,8 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
         _by_space(w, a, address, row, lane, data)
         return
     ok = _aligned(w, a, address, row, lane)
-    if space == "shared":
-        offset, fine = _shared(w, a, address, row, lane, ok)
+    if space in ("shared", "cluster"):
+        offset, fine = _shared(w, a, address, row, lane, ok, space == "cluster")
         if not fine.all():
             offset, row, lane, address, data = offset[fine], row[fine], lane[fine], address[fine], data[fine]
         if len(offset):
@@ -173,7 +175,7 @@ def _by_space(w: Wave, a: Access, address: I64, row: Index, lane: Index, data: U
     found = np.full((len(address), a.width), 0xFF, np.uint8)
     parts = (
         ("global", slot >= FIRST_SLOT, 0),
-        ("shared", window == SHARED_WINDOW >> WINDOW_BITS, SHARED_WINDOW),
+        ("cluster", window == SHARED_WINDOW >> WINDOW_BITS, SHARED_WINDOW),
         ("local", window == LOCAL_WINDOW >> WINDOW_BITS, LOCAL_WINDOW),
         ("param", window == PARAM_WINDOW >> WINDOW_BITS, PARAM_WINDOW),
     )
@@ -202,8 +204,14 @@ def _aligned(w: Wave, a: Access, address: I64, row: Index, lane: Index) -> Bools
     return ok
 
 
-def _shared(w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools) -> tuple[I64, Bools]:
-    """Offsets into the wave's shared memory, and which are fine."""
+def _shared(
+    w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools, cluster: bool = False
+) -> tuple[I64, Bools]:
+    """Offsets into the wave's shared memory, and which are fine. `cluster`: that of any CTA of the cluster."""
+    target = w.cta_of[w.warps[row]]
+    if w.rank_base is not None:
+        ok, target = _ranks(w, a, address, row, lane, ok, target, cluster)
+        address = address & (1 << RANK_SHIFT) - 1
     inner = address - w.shared.base
     fine = ok & (inner >= 0) & (inner + a.width <= w.shared.size)
     if not fine.all() and not (fine | ~ok).all():
@@ -213,7 +221,32 @@ def _shared(w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools
             f"{a.width} bytes at {int(inner[i])} of shared memory leave the {w.shared.size} bytes of the CTA",
             row=int(row[i]), lane=int(lane[i]),
         )  # fmt: skip
-    return w.cta_of[w.warps[row]] * w.shared.pitch + inner, fine
+    return target * w.shared.pitch + inner, fine
+
+
+def _ranks(
+    w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools, own: Index, cluster: bool
+) -> tuple[Bools, Index]:
+    """In a cluster: whose shared memory is meant."""
+    rank = address >> RANK_SHIFT
+    mine = w.rank[own]
+    if (rank == mine).all():
+        return ok, own
+    wrong = (rank != mine) & (not cluster or (rank < 0) | (rank >= w.cluster))
+    if (wrong & ok).any():
+        i = int(np.nonzero(wrong & ok)[0][0])
+        text = (
+            f"{int(address[i]):#x} is shared memory of rank {int(rank[i])} of its cluster, and it is of rank"
+            f" {int(mine[i])}" + (f" of {w.cluster}" if cluster else ": that wants shared::cluster")
+        )
+        kind = FaultKind.PEER if cluster else FaultKind.OUT_OF_BOUNDS
+        w.launch.fault(w, kind, a.site, text, row=int(row[i]), lane=int(lane[i]))
+    ok = ok & ~wrong
+    target = np.where(ok, own - mine + rank, own)
+    for i in np.nonzero(ok & (target != own))[0].tolist():
+        if not w.clusters.visit(int(target[i]), int(w.warps[row[i]]), a.site, "it touches shared memory of"):
+            ok[i] = False
+    return ok, target
 
 
 def _local(w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools) -> tuple[I64, Bools]:
@@ -305,6 +338,31 @@ def shared_offsets(w: Wave, a: Access, address: I64, row: Index, lane: Index) ->
     return _shared(w, a, address, row, lane, _aligned(w, a, address, row, lane))
 
 
+def shared_places(
+    w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index
+) -> tuple[I64, Bools]:
+    """The same for a space that may be generic ("shared": the own CTA's, "cluster": of all of the cluster)."""
+    if space == "generic":
+        known = address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS
+        _refuse(w, a, known, address, row, lane, "shared memory")
+        offset, fine = _shared(w, a, address - SHARED_WINDOW, row, lane, known, True)
+        return offset, fine & _aligned(w, a, address, row, lane)
+    return _shared(w, a, address, row, lane, _aligned(w, a, address, row, lane), space == "cluster")
+
+
+def buffer_of(w: Wave, a: Access, address: I64, row: int, lane: int) -> Buffer | None:
+    """The one buffer that all of these addresses lie in; a fault where there is none."""
+    n = len(address)
+    found = _buffers(w, a, address, np.full(n, row), np.full(n, lane), np.ones(n, np.bool_))
+    return found[0][0] if len(found) == 1 else None
+
+
+def outside(w: Wave, a: Access, buffer: Buffer, address: I64, inside: Bools, row: int, lane: int) -> None:
+    """Tell the first access that leaves a buffer, if any does."""
+    n = len(address)
+    _inside(w, a, buffer, address, np.full(n, row), np.full(n, lane), np.arange(n), inside)
+
+
 # -- telling -------------------------------------------------------------------------------------------------
 
 
@@ -317,7 +375,26 @@ def _shared_conflict(w: Wave, c: Conflict, site: int) -> None:
     """A conflict over shared memory, told with the area and stage it is in."""
     offset = c.granule * w.kernel.shared_granule % w.shared.pitch
     name, stage, where = w.launch.area(offset)
-    if c.what == "unwritten":
+    cta = c.granule * w.kernel.shared_granule // w.shared.pitch
+    if cta != int(w.cta_of[c.warp]):
+        where += f" of CTA {w.launch.cta_name(w, cta)}"
+    if c.what == "no proxy fence":
+        kind = FaultKind.PROXY
+        text = (
+            f"it reads or writes {where} of shared memory by the async proxy, which {_who(w, c)} wrote at"
+            f" {w.kernel.where(c.other_site)}: there is no fence.proxy.async between the two"
+        )
+    elif c.other_lane == OBJECT:
+        kind, text = FaultKind.RACE, f"it touches {where} of shared memory, where an mbarrier lies"
+    elif c.what == "read under way":
+        kind = FaultKind.RACE
+        text = (
+            f"it overwrites {where} of shared memory, which the bulk store of {_who(w, c)} at"
+            f" {w.kernel.where(c.other_site)} may still read: no cp.async.bulk.wait_group covers it"
+        )
+    elif c.other_lane == ASYNC:
+        kind, text = FaultKind.RACE, f"{_RACES[c.what]} {where} of shared memory, " + _agent(w, c)
+    elif c.what == "unwritten":
         if not w.launch.watch.strict:
             return
         kind, text = FaultKind.READ_UNWRITTEN, f"it reads {where} of shared memory, which nobody has written"
@@ -352,19 +429,53 @@ def _unordered(w: Wave, c: Conflict) -> str:
     return f"which {_who(w, c)} {did} at {w.kernel.where(c.other_site)}: nothing orders the two"
 
 
+def _agent(w: Wave, c: Conflict) -> str:
+    """Of something that an asynchronous unit does or did."""
+    where = w.kernel.where(c.other_site)
+    if c.other_warp < w.clocks.total:
+        return f"which the asynchronous work that {_who(w, c)} issues at {where} touches: nothing orders the two"
+    barrier = w.mbarriers.of_agent(c.other_warp)
+    if c.what == "write after read":
+        return f"which the WGMMA at {where} reads: no wait for its group is known here"
+    if barrier is None:
+        return f"which the copy at {where} writes: nothing orders the two"
+    return (
+        f"which the copy at {where} writes that the mbarrier {w.mbarriers.name(barrier.offset)} counts: the end of"
+        " that phase is not known here"
+    )
+
+
 def _who(w: Wave, c: Conflict) -> str:
     lane = "" if c.other_lane >= 32 else f" lane {c.other_lane}"
     if c.other_warp < 0:
         return "an earlier access"
-    other = c.other_warp // w.per_cta
+    other = w.launch.cta_of_number(c.other_warp)
     cta = "" if other == int(w.ctas[w.cta_of[c.warp]]) else f" of CTA {w.launch.cta_at(other)}"
     return f"warp {c.other_warp % w.per_cta}{lane}{cta}"
+
+
+def global_conflict(w: Wave, conflict: Conflict | None, site: int, buffer: Buffer, shadow: Shadow) -> None:
+    """Tell a conflict that a bulk copy met in global memory."""
+    if conflict is not None:
+        _global_conflict(w, conflict, site, buffer, shadow)
 
 
 def _global_conflict(w: Wave, c: Conflict, site: int, buffer: Buffer, shadow: Shadow) -> None:
     where = f"{buffer.name} {buffer.index_of(c.granule * w.launch.granule(buffer))}"
     if c.what == "unwritten":
         kind, text = FaultKind.READ_UNWRITTEN, f"it reads {where}, which nobody has written"
+    elif c.what == "no proxy fence":
+        kind = FaultKind.PROXY
+        text = (
+            f"it reads or writes {where} by the async proxy, which {_who(w, c)} wrote at"
+            f" {w.kernel.where(c.other_site)}: there is no fence.proxy.async between the two"
+        )
+    elif c.other_lane == ASYNC:
+        kind = FaultKind.RACE
+        text = (
+            f"{_RACES[c.what]} {where}, which the bulk copy that {_who(w, c)} issues at"
+            f" {w.kernel.where(c.other_site)} touches: nothing orders the two"
+        )
     else:
         kind, text = FaultKind.RACE, f"{_RACES[c.what]} {where}, " + _unordered(w, c)
     w.launch.fault(w, kind, site, text, warp=c.warp, lane=c.lane, buffer=buffer.name, other_site=c.other_site)

@@ -7,16 +7,18 @@ whatever the choice. Groups are counted for each thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from emulator.machine.units import Idle, lands_at_once
 from emulator.report import FaultKind
 
 if TYPE_CHECKING:
-    from emulator.checks.clocks import Index
+    from emulator.checks.clocks import I32, Index
+    from emulator.machine.mbarriers import Mbarrier
     from emulator.machine.wave import Wave
 
 
@@ -42,21 +44,35 @@ class Issue:
             setattr(self, name, getattr(self, name)[which])
 
 
-class Copies:
+@dataclass
+class Arrival:
+    """An arrival at an mbarrier that comes when copies of some lanes of a warp have landed."""
+
+    barrier: Mbarrier
+    warp: int
+    lanes: npt.NDArray[np.bool_]
+    handed: I32
+    epoch: int
+    site: int
+    issues: list[Issue]
+
+
+class Copies(Idle):
     """Of all threads of a wave."""
 
     def __init__(self, wave: Wave) -> None:
-        self._wave = wave
+        self._w = wave
         self._group = np.zeros((wave.count, 32), np.int32)
         """The group that a thread's next copy belongs to: as many as it has committed."""
         self._under_way: list[Issue] = []
+        self._arrivals: list[Arrival] = []
 
     def issue(self, made: Issue) -> None:
         """Copies begin; `group` is filled in here."""
-        w = self._wave
+        w = self._w
         made.group = self._group[made.warp, made.lane]
         kind = w.order.kind
-        if kind == "early":
+        if kind in ("early", "mixed"):
             now = np.ones(len(made.warp), np.bool_)
         elif kind == "random":
             now = w.rng.random(len(made.warp)) < 0.4
@@ -67,14 +83,14 @@ class Copies:
 
     def commit(self) -> None:
         """The active lanes close a group."""
-        w = self._wave
+        w = self._w
         row, lane = w.active()
         self._group[w.warps[row], lane] += 1
 
     def wait(self, pending: int | None, site: int) -> None:
         """The active lanes wait until at most `pending` of their groups are under way; None: until everything
         they issued has landed, committed or not."""
-        w = self._wave
+        w = self._w
         w.counters.add("waits.copies", w.warps)
         if not self._under_way:
             return
@@ -98,16 +114,63 @@ class Copies:
                 left.append(made)
         self._under_way = left
 
+    def arrive_on(
+        self, b: Mbarrier, warp: int, lanes: npt.NDArray[np.bool_], handed: I32, epoch: int, site: int
+    ) -> None:
+        """cp.async.mbarrier.arrive by some lanes: what they have issued, and an arrival of each behind it.
+        `handed`: what they release, as of `epoch`."""
+        made = Arrival(b, warp, lanes, handed, epoch, site, [])
+        left = []
+        for issue in self._under_way:
+            mine = (issue.warp == warp) & lanes[issue.lane]
+            if mine.any():
+                part = replace(issue)
+                part.keep(mine)
+                issue.keep(~mine)
+                made.issues.append(part)
+            if len(issue.warp):
+                left.append(issue)
+        self._under_way = left
+        if lands_at_once(self._w, copy=True):
+            self._arrive(made)
+        else:
+            self._arrivals.append(made)
+
+    def _arrive(self, made: Arrival) -> None:
+        w = self._w
+        for issue in made.issues:
+            self._land(issue, ~issue.landed)
+            w.shared_shadow.land(issue.granule, issue.warp, issue.lane, issue.site)
+            w.shared_shadow.write_epoch[issue.granule] = made.epoch
+        b = made.barrier
+        b.near = np.maximum(b.near, made.handed)
+        w.mbarriers.count(b, int(made.lanes.sum()), made.warp, made.site)
+
+    def force(self) -> bool:
+        """See Unit."""
+        wanted = self._w.mbarriers.waited_for()
+        now = [made for made in self._arrivals if made.barrier.agent in wanted]
+        self._arrivals = [made for made in self._arrivals if made.barrier.agent not in wanted]
+        for made in now:
+            self._arrive(made)
+        return bool(now)
+
+    def tick(self) -> None:
+        """See Unit."""
+        w = self._w
+        if self._arrivals and w.rng.random() < 0.3:
+            self._arrive(self._arrivals.pop(int(w.rng.integers(len(self._arrivals)))))
+
     def _land(self, made: Issue, which: npt.NDArray[np.bool_]) -> None:
         if not which.any():
             return
-        w = self._wave
+        w = self._w
         store(w.shared.data, made.offset[which], made.data[which])
         made.landed |= which
 
     def exited(self, site: int) -> None:
         """The active lanes end: nothing of theirs may be under way."""
-        w = self._wave
+        w = self._w
         if not self._under_way:
             return
         row, lane = w.active()

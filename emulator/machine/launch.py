@@ -16,12 +16,13 @@ from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
 from emulator.errors import EmulatorError
 from emulator.kernel import Block, Kernel
-from emulator.machine.memory import SLOT_BITS, Buffer, GlobalMemory
-from emulator.machine.wave import AT_CONVERGE, EXITED, Stop, Wave
+from emulator.machine.memory import RANK_SHIFT, SLOT_BITS, Buffer, GlobalMemory
+from emulator.machine.wave import AT_CONVERGE, EXITED, PARKED, Stop, Wave
 from emulator.report import Fault, FaultKind, Limits, Order, Region
 
 if TYPE_CHECKING:
     from emulator.kernel import Location
+    from emulator.machine.tensor_maps import Tensor
 
 # Warps that run together at most: more make the arrays leave the cache, fewer make them not worth a call.
 RESIDENT_WARPS = 192
@@ -45,6 +46,8 @@ class Watch:
     stop_at_first: bool
     counting: bool = True
     strict: bool = True
+    fp8_bits: int | None = None
+    """Bits of the mantissa that WGMMA keeps of sums of fp8 products; None: all."""
     faults: dict[tuple[Any, ...], Fault] = field(default_factory=dict)
     shadows: dict[str, Shadow] = field(default_factory=dict)
     counters: Counters | None = None
@@ -78,6 +81,8 @@ class Launching:
         block: tuple[int, int, int],
         dynamic_bytes: int,
         params: bytes,
+        cluster: tuple[int, int, int] = (1, 1, 1),
+        tensors: Sequence[Tensor] = (),
     ) -> None:
         self.kernel = kernel
         self.watch = watch
@@ -97,6 +102,13 @@ class Launching:
         self.const_slots: list[int] = []
         """Where variables in constant memory lie."""
         self.marks: dict[int, Mark] = {}
+        self.cluster = cluster
+        self.cluster_size: int = math.prod(cluster)
+        self.order_of_ctas = ctas_by_cluster(grid, cluster)
+        """CTAs as they become resident, those of a cluster one after the other; clocks count by this."""
+        said = kernel.function.directives
+        self.explicit_cluster = cluster != (1, 1, 1) or "explicitcluster" in said or "reqnctapercluster" in said
+        self.tensors = tensors
 
     @property
     def instructions(self) -> int:
@@ -115,10 +127,12 @@ class Launching:
         total = x * y * z
         bx, by, bz = self.block
         per_cta = -(-bx * by * bz // 32)
-        pieces = self.shared_bytes // self.kernel.shared_granule * per_cta
+        pieces = self.shared_bytes // self.kernel.shared_granule * (
+            per_cta * (self.cluster_size if self.kernel.reads_peers else 1) + per_cta // 4
+        )
         local = self.kernel.local_bytes * per_cta * 32
         resident = min(RESIDENT_WARPS // per_cta, _WATCHED // (pieces + 1), _LOCAL_BYTES // (local + 1))
-        resident = max(resident, 1)
+        resident = max(resident // self.cluster_size, 1) * self.cluster_size
         for shadow in self.watch.shadows.values():
             shadow.settle()
         old = np.seterr(all="ignore")
@@ -149,8 +163,12 @@ class Launching:
 
     def key(self, w: Wave, space: str, address: int, row: int) -> int:
         """One number for a word in memory, whichever CTA names it."""
-        if space == "shared":
-            return -1 - (int(w.ctas[w.cta_of[w.warps[row]]]) << 32) - address
+        if space in ("shared", "cluster"):
+            cta = int(w.cta_of[w.warps[row]])
+            if w.rank_base is not None:
+                cta += (address >> RANK_SHIFT) - int(w.rank[cta])
+                address &= (1 << RANK_SHIFT) - 1
+            return -1 - (int(w.ctas[cta]) << 32) - address
         return address
 
     def area(self, offset: int) -> tuple[str | None, int | None, str]:
@@ -172,6 +190,11 @@ class Launching:
     def cta_name(self, w: Wave, cta: int) -> str:
         """`(1, 0, 0)`."""
         return str(self.cta_at(int(w.ctas[cta])))
+
+    def cta_of_number(self, number: int) -> int:
+        """The CTA of a warp's number in clocks."""
+        bx, by, bz = self.block
+        return int(self.order_of_ctas[number // -(-bx * by * bz // 32)])
 
     def cta_at(self, linear: int) -> tuple[int, int, int]:
         """The coordinates of a CTA in the grid, from its number."""
@@ -252,10 +275,10 @@ class Launching:
 
     def deadlock(self, w: Wave) -> None:
         """Nothing can run: tell who waits for what."""
-        told = w.barriers.describe()
+        told = [line for unit in w.units for line in unit.describe()] + w.barriers.describe()
         first = next(iter(np.argwhere(w.status != EXITED)), None)
         site = 0 if first is None else int(w.pc[tuple(first)]) - 1
-        if w.status[tuple(first)] == AT_CONVERGE if first is not None else False:
+        if w.status[tuple(first)] in (AT_CONVERGE, PARKED) if first is not None else False:
             site += 1
         warp = None if first is None else int(first[0])
         ended = (w.status == EXITED).all(axis=1)
@@ -287,6 +310,13 @@ class Launching:
             f" 32 lanes come ({'; '.join(why)})", warp=warp,
         )  # fmt: skip
         raise Stop
+
+
+def ctas_by_cluster(grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> npt.NDArray[np.intp]:
+    """The numbers of all CTAs, those of a cluster one after the other, by rank."""
+    (gx, gy, gz), (cx, cy, cz) = grid, cluster
+    numbers = np.arange(gx * gy * gz).reshape(gz // cz, cz, gy // cy, cy, gx // cx, cx)
+    return numbers.transpose(0, 2, 4, 1, 3, 5).reshape(-1)
 
 
 def symbols_of(kernel: Kernel, memory: GlobalMemory, watch: Watch) -> dict[str, int]:

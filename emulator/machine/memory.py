@@ -25,6 +25,9 @@ LOCAL_WINDOW = 2 << WINDOW_BITS
 PARAM_WINDOW = 3 << WINDOW_BITS
 """Generic addresses of the other spaces; below the first slot."""
 FIRST_SLOT = 4
+RANK_SHIFT = 24
+"""Shared addresses carry the rank of their CTA in its cluster from this bit on, as they do on the device: one
+that should have gone through mapa is still the own CTA's."""
 # 256 bytes into the slot, as a driver's allocations are aligned; more must be asked for by the plan.
 SLOT_START = 256
 

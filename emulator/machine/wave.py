@@ -20,19 +20,21 @@ from emulator.checks.clocks import Clocks
 from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
 from emulator.errors import EmulatorError
-from emulator.machine.memory import SharedMemory
+from emulator.machine.memory import RANK_SHIFT, SharedMemory
 from emulator.report import FaultKind, Order
 
 if TYPE_CHECKING:
-    from emulator.kernel import Kernel
+    from emulator.kernel import Block, Kernel
     from emulator.machine.copies import Copies
     from emulator.machine.launch import Launching
+    from emulator.machine.units import Unit
 
 Array: TypeAlias = npt.NDArray[Any]
 Index: TypeAlias = npt.NDArray[np.intp]
 
 WARP = 32
-RUN, AT_BARRIER, AT_CONVERGE, EXITED = 0, 1, 2, 3
+RUN, AT_BARRIER, AT_CONVERGE, EXITED, PARKED = 0, 1, 2, 3, 4
+"""What a lane is doing. PARKED: an asynchronous unit will wake it, to try the same instruction again."""
 _FAR = np.iinfo(np.int32).max
 _CANNOT = (
     ArithmeticError,
@@ -80,8 +82,13 @@ class Wave:
     """The state of resident CTAs, and the loop that runs them."""
 
     def __init__(self, launch: Launching, kernel: Kernel, ctas: Sequence[int]) -> None:
+        from emulator.machine import clusters
         from emulator.machine.barriers import Barriers
+        from emulator.machine.bulk import Bulk
         from emulator.machine.copies import Copies
+        from emulator.machine.mbarriers import MBARRIERS, Mbarriers
+        from emulator.machine.register_pool import RegisterPool
+        from emulator.machine.warpgroups import Warpgroups
 
         self.launch = launch
         self.kernel = kernel
@@ -90,7 +97,10 @@ class Wave:
         bx, by, bz = launch.block
         threads = bx * by * bz
         self.per_cta: int = -(-threads // WARP)
-        self.ctas = np.asarray(ctas)
+        self.ctas = launch.order_of_ctas[np.asarray(ctas, np.intp)]
+        self.cluster: int = launch.cluster_size
+        self.rank: Index = np.arange(len(ctas)) % self.cluster
+        """Of each resident CTA in its cluster."""
         self.count = len(ctas) * self.per_cta
         count = self.count
         self.all_warps: Index = np.arange(count)
@@ -113,6 +123,11 @@ class Wave:
             "%ctaid.z": _column(linear // (gx * gy)),
             "%smid": _column(linear % max(launch.sm_count, 1)),
         }
+        clusters.special_registers(self, linear)
+        self.rank_base: Array | None = None
+        """What shared addresses of each warp carry beside their offset: the rank of its CTA."""
+        if self.cluster > 1:
+            self.rank_base = self.rank[self.cta_of].astype(np.int64) << RANK_SHIFT
         lanes = np.arange(WARP, dtype=np.uint64)
         for name, bits in (
             ("eq", 1 << lanes), ("lt", (1 << lanes) - 1), ("le", (2 << lanes) - 1),
@@ -127,16 +142,39 @@ class Wave:
         self.registers: list[Array | None] = [None] * len(kernel.function.registers)
         self.local: npt.NDArray[np.uint8] | None = None
         self.shared = SharedMemory(len(ctas), launch.shared_bytes, kernel.shared_base)
-        first = int(self.ctas[0]) * self.per_cta if len(ctas) else 0
+        first = ctas[0] * self.per_cta if len(ctas) else 0
+        agents = MBARRIERS + -(-self.per_cta // 4) if kernel.asynchronous else 0
         self.clocks = Clocks(
-            len(ctas), self.per_cta, kernel.orders_threads, first, gx * gy * gz * self.per_cta, launch.marks
-        )
+            len(ctas), self.per_cta, kernel.orders_threads, first, gx * gy * gz * self.per_cta, launch.marks,
+            agents, self.cluster, kernel.asynchronous,
+        )  # fmt: skip
         granules = self.shared.data.size // kernel.shared_granule + 1
-        self.shared_shadow = Shadow(granules, self.per_cta, self.clocks, written=False)
+        readers = None
+        near = self.cluster if kernel.reads_peers else 1
+        if agents or near > 1:
+            readers = self.clocks.reader_columns(len(ctas), near, max(agents - MBARRIERS, 0), MBARRIERS)
+        self.shared_shadow = Shadow(
+            granules, self.per_cta, self.clocks, False, readers, near * self.per_cta,
+            self.shared.pitch // kernel.shared_granule,
+        )  # fmt: skip
         self.copies: Copies = Copies(self)
         self.barriers = Barriers(self)
+        self.mbarriers = Mbarriers(self)
+        self.clusters = clusters.Clusters(self)
+        self.bulk = Bulk(self)
+        self.warpgroups = Warpgroups(self)
+        self.pool = RegisterPool(self)
+        self.units: tuple[Unit, ...] = (
+            self.copies, self.mbarriers, self.clusters, self.bulk, self.warpgroups, self.pool
+        )  # fmt: skip
+        """What works beside the warps, or makes them wait."""
+        self.events = 0
+        """Counts what may let a parked lane go on."""
+        self._tracked: frozenset[int] = kernel.warpgroup_registers
         self.counters = Counters(launch.roles, self.per_cta)
         self.cycle: int = 0
+        self._block: Block = kernel.block(0)
+        self._at = 0
 
         # The group that runs now: rows are its warps.
         self.idx: Index | None = None
@@ -161,20 +199,34 @@ class Wave:
 
     def get(self, index: int) -> Array:
         """The register's value in the group's rows."""
+        if index in self._tracked:
+            self.warpgroups.touched(index, write=False)
         value = self.registers[index]
         if value is None:
-            value = self._garbage(index)
+            value = self.garbage(index)
         return value if self.idx is None else value[self.idx]
 
     def put(self, index: int, value: Array) -> None:
         """Write the group's active lanes."""
+        if index in self._tracked:
+            self.warpgroups.touched(index, write=True)
         if value.shape != (self.rows, WARP):
             value = np.broadcast_to(value, (self.rows, WARP))
         if self.idx is None and self.mask is None:
             self.registers[index] = value
             return
+        self._put(index, value)
+
+    def put_quietly(self, index: int, value: Array) -> None:
+        """The same, of a register that a WGMMA may have: nobody is told."""
+        if self.idx is None and self.mask is None:
+            self.registers[index] = value
+        else:
+            self._put(index, value)
+
+    def _put(self, index: int, value: Array) -> None:
         base = self.registers[index]
-        new = self._garbage(index) if base is None else base.copy()
+        new = self.garbage(index) if base is None else base.copy()
         if self.mask is None:
             new[self.idx] = value
         elif self.idx is None:
@@ -188,11 +240,12 @@ class Wave:
     def poke(self, index: int, warp: int, lanes: npt.NDArray[np.bool_], value: Any) -> None:
         """Write one value to lanes of one warp, whatever runs now."""
         base = self.registers[index]
-        new = self._garbage(index) if base is None else base.copy()
+        new = self.garbage(index) if base is None else base.copy()
         new[warp, lanes] = value
         self.registers[index] = new
 
-    def _garbage(self, index: int) -> Array:
+    def garbage(self, index: int) -> Array:
+        """What a register holds that nobody wrote."""
         bits = self.kernel.register_bits[index]
         return np.full((self.count, WARP), GARBAGE["pred" if bits == 1 else bits])
 
@@ -242,6 +295,11 @@ class Wave:
         """The active lanes as (rows, 32), also where all are."""
         return np.ones((self.rows, WARP), np.bool_) if self.mask is None else self.mask
 
+    @property
+    def site(self) -> int:
+        """The instruction that is executed now."""
+        return min(self._block.start + self._at, len(self.kernel.body) - 1)
+
     # -- control --------------------------------------------------------------------------------------------
 
     def jump(self, target: int, where: npt.NDArray[np.bool_] | None = None) -> None:
@@ -269,6 +327,18 @@ class Wave:
         rows = missing.any(axis=1)
         if rows.any():
             raise Converge(site, self.warps[rows])
+
+    def park(self, row: int, lanes: npt.NDArray[np.bool_], site: int) -> tuple[int, npt.NDArray[np.bool_]]:
+        """Lanes of a row of the group wait before the instruction at `site` until they are woken: (warp,
+        lanes)."""
+        warp = int(self.warps[row])
+        self.pc[warp, lanes] = site
+        self.status[warp, lanes] = PARKED
+        return warp, lanes.copy()
+
+    def wake(self, warp: int, lanes: npt.NDArray[np.bool_]) -> None:
+        """Parked lanes try again."""
+        self.status[warp, lanes & (self.status[warp] == PARKED)] = RUN
 
     def present(self) -> npt.NDArray[np.bool_]:
         """The lanes of the group's warps that have not ended, (rows, 32)."""
@@ -299,9 +369,15 @@ class Wave:
                 continue
             if not live.any():
                 if (self.status == EXITED).all():
+                    for unit in self.units:
+                        unit.finish()
                     return
+                if any(unit.force() for unit in self.units) or any(unit.give_up() for unit in self.units):
+                    continue
                 self._stop()
             if random:
+                for unit in self.units:
+                    unit.tick()
                 live = self._draw(live)
             elif serial:
                 live = self._foremost(live)
@@ -376,11 +452,11 @@ class Wave:
         self.cycle += block.length
         for name, n in block.classes:
             self.counters.add(name, self.warps, n)
-        n = 0
+        self._block, self._at = block, 0
         try:
-            for n, step in enumerate(block.steps):  # noqa: B007 - told where a step cannot be done
+            for self._at, step in enumerate(block.steps):
                 step(self)
-            n = len(block.steps)
+            self._at = len(block.steps)
             warps = self.warps
             block.finish(self)
             if self._tried:
@@ -399,7 +475,7 @@ class Wave:
             self._set(self.status, AT_CONVERGE, held)
             self._held = True
         except _CANNOT as error:
-            line = self.kernel.body[min(block.start + n, len(self.kernel.body) - 1)].line
+            line = self.kernel.body[min(block.start + self._at, len(self.kernel.body) - 1)].line
             message = f"PTX line {line}: the instruction cannot be run as it stands"
             raise EmulatorError(f"{message} ({type(error).__name__}: {error})") from error
 
@@ -437,6 +513,7 @@ __all__ = [
     "AT_BARRIER",
     "AT_CONVERGE",
     "EXITED",
+    "PARKED",
     "RUN",
     "WARP",
     "Converge",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from emulator.errors import PtxError
 from emulator.kernel import Kernel
-from emulator.machine.decode import alu, control, copies, matrix, memory, warp
+from emulator.machine.decode import alu, cluster, control, copies, matrix, mbarrier, memory, warp, wgmma
 from emulator.machine.decode.context import Context, Reader
 from emulator.machine.decode.control import exit_threads
 from emulator.machine.wave import Converge, Step, Wave
@@ -47,6 +47,13 @@ _TABLE: dict[str, Callable[[Context], Step]] = {
     "stmatrix": matrix.store_matrix,
     "movmatrix": matrix.move_matrix,
     "mma": matrix.multiply,
+    "wgmma": wgmma.wgmma,
+    "setmaxnreg": wgmma.give_registers,
+    "mbarrier": mbarrier.mbarrier,
+    "mapa": cluster.map_address,
+    "getctarank": cluster.rank_of,
+    "griddepcontrol": cluster.launch_control,
+    "createpolicy": cluster.policy,
     "wmma": matrix.wmma,
     "nanosleep": memory.prefetch,
     "pmevent": memory.prefetch,
@@ -60,12 +67,13 @@ _ENDS: dict[str, Callable[[Context], Step]] = {
     "call": control.call,
     "bar": control.barrier,
     "barrier": control.barrier,
+    "mbarrier": mbarrier.wait,
+    "wgmma": wgmma.wait,
+    "setmaxnreg": wgmma.take_registers,
 }
-_LATER = {
-    "wgmma": "sm_90a", "tcgen05": "sm_100a", "mbarrier": "sm_90", "setmaxnreg": "sm_90a", "mapa": "sm_90",
-    "griddepcontrol": "sm_90", "getctarank": "sm_90", "tensormap": "sm_90", "clusterlaunchcontrol": "sm_100",
-    "multimem": "sm_90", "createpolicy": "sm_80",
-}  # fmt: skip
+_LATER = {"tcgen05": "sm_100a", "tensormap": "sm_90", "clusterlaunchcontrol": "sm_100", "multimem": "sm_90"}
+_GO_ON = ("mbarrier", "wgmma", "setmaxnreg")
+"""Instructions that end a block and may be guarded: the other lanes go on behind them."""
 
 
 def decode(kernel: Kernel, instruction: Instruction, site: int) -> Step:
@@ -86,6 +94,8 @@ def decode_end(kernel: Kernel, instruction: Instruction, site: int) -> Step:
     build = _ENDS.get(instruction.opcode)
     if build is None:
         raise _unknown(c)
+    if c.i.opcode in _GO_ON and c.i.guard is not None:
+        return _built(c, lambda c: control.guarded_end(c, build))
     return _built(c, build)
 
 

@@ -12,7 +12,7 @@ from emulator.arith import bits as logic
 from emulator.arith import compare as comparing
 from emulator.arith import convert as converting
 from emulator.arith import floats, halves, integers
-from emulator.kernel import BITS
+from emulator.kernel import BITS, plain_move
 from emulator.machine.decode.context import UNSIGNED, Context
 from emulator.machine.decode.forms import COMPARED, FORMS, type_of
 from emulator.machine.wave import Array, Step, Wave
@@ -390,6 +390,10 @@ def move(c: Context) -> Step:
         raise c.error("type .b128 is not known here")
     else:
         read, write = c.value(source, BITS[kind], kind), c.dest(target, BITS[kind])
+    pair = plain_move(c.i)
+    if pair is not None and pair[0] in c.kernel.warpgroup_registers:
+        to, of = pair
+        return lambda w: w.warpgroups.move(to, of)
     return lambda w: write(w, read(w))
 
 

@@ -152,6 +152,10 @@ class Context:
 
     def _special(self, name: str, bits: int) -> Reader:
         kind = UNSIGNED[bits]
+        if name == "%is_explicit_cluster":
+            if bits != 1:
+                raise self.error("%is_explicit_cluster is a predicate")
+            return lambda w: np.array([[w.launch.explicit_cluster]])
         fixed = self.kernel_constant(name)
         if fixed is not None:
             return lambda w: np.array([[fixed(w) & ((1 << bits) - 1)]], kind)
@@ -170,11 +174,18 @@ class Context:
         kind = UNSIGNED[bits]
         address = self.symbol_address(op.name)
         offset = op.offset
+        shared = self._is_shared(op.name)
 
         def read(w: Wave) -> Array:
+            if shared and w.rank_base is not None:
+                return (address(w) + offset + w.rank_base[w.warps, None]).astype(kind)
             return np.array([[(address(w) + offset) & ((1 << bits) - 1)]], kind)
 
         return read
+
+    def _is_shared(self, name: str) -> bool:
+        at = self.kernel.variables.get(name)
+        return at is not None and at.space == "shared"
 
     def symbol_address(self, name: str) -> Callable[[Wave], int]:
         """The address of a variable in its own space."""
@@ -195,6 +206,8 @@ class Context:
         if isinstance(op, Reg) and op.type == "pred":
             index = op.index
             return lambda w: w.get(index)
+        if isinstance(op, Special):
+            return self._special(op.name, 1)
         if isinstance(op, Imm) and op.kind == "int":
             constant = np.array([[op.value != 0]])
             return lambda w: constant
@@ -210,6 +223,12 @@ class Context:
             return lambda w: constant
         if isinstance(base, Symbol):
             where, offset = self.symbol_address(base.name), offset + base.offset
+            if self._is_shared(base.name):
+                return lambda w: (
+                    np.array([[where(w) + offset]], np.int64)
+                    if w.rank_base is None
+                    else where(w) + offset + w.rank_base[w.warps, None]
+                )
             return lambda w: np.array([[where(w) + offset]], np.int64)
         index = base.index
         if offset == 0:
@@ -298,12 +317,12 @@ _CONSTANT: dict[str, Callable[[Wave], int]] = {
     "%globaltimer_lo": lambda w: w.cycle,
     "%dynamic_smem_size": lambda w: w.launch.dynamic_bytes,
     "%total_smem_size": lambda w: w.launch.shared_bytes,
-    "%cluster_ctaid.x": lambda w: 0, "%cluster_ctaid.y": lambda w: 0, "%cluster_ctaid.z": lambda w: 0,
-    "%cluster_nctaid.x": lambda w: 1, "%cluster_nctaid.y": lambda w: 1, "%cluster_nctaid.z": lambda w: 1,
-    "%cluster_ctarank": lambda w: 0, "%cluster_nctarank": lambda w: 1,
+    "%aggr_smem_size": lambda w: w.launch.shared_bytes,
 }  # fmt: skip
 _PER_LANE = frozenset(
     ("%tid.x", "%tid.y", "%tid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%laneid", "%warpid", "%smid",
+     "%cluster_ctarank", "%cluster_nctarank",
+     *(f"%{n}.{a}" for n in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid") for a in "xyz"),
      "%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_ge", "%lanemask_gt")
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from emulator.kernel import BITS
+from emulator.machine.decode import cluster
 from emulator.machine.decode.context import Context
 from emulator.machine.wave import EXITED, Array, Converge, Step, Wave
 from emulator.ptx.nodes import Imm, Label, Operand, Reg
@@ -71,9 +72,15 @@ def branch_indexed(c: Context) -> Step:
 
 def exit_threads(w: Wave, site: int) -> None:
     """The active lanes end."""
-    w.copies.exited(site)
+    for unit in w.units:
+        unit.exited(site)
     w.set_status(EXITED)
     w.barriers.exited()
+    w.clusters.lanes_gone()
+    for cta in np.unique(w.cta_of[w.warps]).tolist():
+        if (w.status[cta * w.per_cta : (cta + 1) * w.per_cta] == EXITED).all():
+            for unit in w.units:
+                unit.ended(cta, site)
 
 
 def leave(c: Context) -> Step:
@@ -138,6 +145,9 @@ def call(c: Context) -> Step:
 
 def barrier(c: Context) -> Step:
     """bar{.cta}.sync/.arrive/.red, barrier{.cta}.sync/.arrive/.red{.aligned}."""
+    if c.has("cluster"):
+        build = cluster.wait if c.has("wait") else cluster.arrive
+        return build(c) if c.i.guard is None else _guarded(c, build)
     c.allow("cta", "sync", "arrive", "red", "aligned", "popc", "and", "or", "u32", "pred")
     kind = "sync" if c.has("sync") else "arrive" if c.has("arrive") else "red" if c.has("red") else ""
     if not kind:
@@ -252,4 +262,5 @@ def _guarded(c: Context, build: Callable[[Context], Step]) -> Step:
     return step
 
 
-__all__ = ["Imm", "barrier", "branch", "branch_indexed", "call", "exit_threads", "leave", "trap"]
+guarded_end = _guarded
+__all__ = ["Imm", "barrier", "branch", "branch_indexed", "call", "exit_threads", "guarded_end", "leave", "trap"]

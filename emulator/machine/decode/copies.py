@@ -7,7 +7,9 @@ import numpy as np
 from emulator.machine import access
 from emulator.machine.access import Access
 from emulator.machine.copies import Issue
+from emulator.machine.decode.bulk import bulk
 from emulator.machine.decode.context import Context
+from emulator.machine.decode.mbarrier import copies_arrive
 from emulator.machine.wave import WARP, Step, Wave
 from emulator.ptx.nodes import Imm, Reg
 
@@ -26,8 +28,10 @@ def copy(c: Context) -> Step:
         site = c.site
         pending = None if c.has("wait_all") else c.integer(c.operands(1)[0])
         return lambda w: w.copies.wait(pending, site)
-    if c.has("bulk", "mbarrier"):
-        raise c.error("bulk copies and mbarriers are not known here yet")
+    if c.has("bulk"):
+        return bulk(c)
+    if c.has("mbarrier"):
+        return copies_arrive(c)
     return _copy(c)
 
 

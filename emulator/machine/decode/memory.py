@@ -17,6 +17,7 @@ from emulator.machine.memory import (
     FIRST_SLOT,
     LOCAL_WINDOW,
     PARAM_WINDOW,
+    RANK_SHIFT,
     SHARED_WINDOW,
     SLOT_BITS,
     WINDOW_BITS,
@@ -53,7 +54,7 @@ def _shape(c: Context) -> tuple[str, int]:
 def _space(c: Context, where: Operand) -> str:
     """The space of an access; a variable named without one is where it is declared."""
     if c.has("shared::cluster"):
-        raise c.error("distributed shared memory is not known here yet")
+        return "cluster"
     space = next((m.split("::")[0] for m in c.i.modifiers if m in _SPACES), "generic")
     if space == "generic" and isinstance(where, Address) and isinstance(where.base, Symbol):
         at = c.kernel.variables.get(where.base.name)
@@ -264,8 +265,11 @@ def _turns(w: Wave, space: str, address: Array, row: Array) -> list[Array]:
     word = address
     if space != "global":
         # One address in shared memory is another word in each CTA.
-        shared = True if space == "shared" else address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS
-        word = np.where(shared, address ^ (w.cta_of[w.warps[row]].astype(np.int64) << 48), address)
+        near = space in ("shared", "cluster")
+        shared = near or address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS
+        # In a cluster the address says whose, within the cluster.
+        whose = w.cta_of[w.warps[row]].astype(np.int64) // w.cluster
+        word = np.where(shared, address ^ (whose << 48), address)
     order = np.argsort(word, kind="stable")
     same = word[order]
     first = np.concatenate([[True], same[1:] != same[:-1]]) if len(same) else np.zeros(0, np.bool_)
@@ -300,12 +304,12 @@ def _atomic_function(op: str, kind: str) -> Callable[[Any, Any, Any], Any]:
 
 
 def fence(c: Context) -> Step:
-    """fence{.sem}.scope, membar.level; what orders other proxies alone has no effect here."""
+    """fence{.sem}.scope, membar.level, fence.mbarrier_init, fence.proxy."""
     if c.has("proxy"):
-        c.allow("proxy", "async", "alias", "async.global", "global", "shared::cta", "shared::cluster")
-        return lambda w: None
+        return _proxy_fence(c)
     if c.has("mbarrier_init"):
-        raise c.error("mbarriers are not known here yet")
+        c.allow("mbarrier_init", "release", "cluster")
+        return _cluster_fence
     c.allow("sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl")
     if not c.has("cta", "cluster", "gpu", "sys", "gl"):
         raise c.error("no scope")
@@ -317,6 +321,37 @@ def fence(c: Context) -> Step:
             w.clocks.fence(warp, near)
             if w.clocks.full:
                 w.released(row)
+        if not near and w.cluster > 1:
+            _cluster_fence(w)
+
+    return step
+
+
+def _cluster_fence(w: Wave) -> None:
+    """What a relaxed arrive behind it hands to the cluster."""
+    for row in range(w.rows):
+        w.clusters.fence(row)
+
+
+def _proxy_fence(c: Context) -> Step:
+    """fence.proxy.async{.global, .shared::{cta, cluster}}; .alias and .tensormap order nothing that is known
+    here."""
+    c.allow("proxy", "async", "async::generic", "alias", "tensormap", "tensormap::generic", "global", "shared::cta",
+            "shared::cluster", "acquire", "release", "sync_restrict::shared::cta",
+            "sync_restrict::shared::cluster", *_SCOPES)  # fmt: skip
+    if not c.has("async", "async::generic"):
+        return lambda w: None
+    spaces = ("shared", "global")
+    if c.has("global"):
+        spaces = ("global",)
+    elif c.has("shared::cta", "shared::cluster"):
+        spaces = ("shared",)
+
+    def step(w: Wave) -> None:
+        w.counters.add("waits.proxy_fence", w.warps)
+        for row, warp in enumerate(w.warps.tolist()):
+            w.clocks.proxy_fence(warp, spaces)
+            w.released(row)
 
     return step
 
@@ -331,7 +366,7 @@ _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDO
 
 def convert_address(c: Context) -> Step:
     """cvta{.to}.space.size d, a."""
-    c.allow("to", *_WINDOWS, "shared::cta", "param::entry", "u32", "u64")
+    c.allow("to", *_WINDOWS, "shared::cta", "shared::cluster", "param::entry", "u32", "u64")
     space = next((m.split("::")[0] for m in c.i.modifiers if m.split("::")[0] in _WINDOWS), "")
     if not space or c.i.modifiers[-1] != "u64":
         raise c.error("no space, or a type other than .u64")
@@ -345,7 +380,8 @@ def convert_address(c: Context) -> Step:
 
 def is_space(c: Context) -> Step:
     """isspacep.space p, a."""
-    c.allow(*_WINDOWS, "shared::cta", "param::entry")
+    c.allow(*_WINDOWS, "shared::cta", "shared::cluster", "param::entry")
+    own = not c.has("shared::cluster")
     space = c.i.modifiers[-1].split("::")[0] if c.i.modifiers else ""
     target, source = c.operands(2)
     read, write = c.value(source, 64), c.dest(target, 1)
@@ -357,6 +393,10 @@ def is_space(c: Context) -> Step:
             const = np.isin(slot, w.launch.const_slots)
             write(w, const if space == "const" else (slot >= FIRST_SLOT) & ~const)
         else:
-            write(w, address >> WINDOW_BITS == _WINDOWS[space] >> WINDOW_BITS)
+            found = address >> WINDOW_BITS == _WINDOWS[space] >> WINDOW_BITS
+            if space == "shared" and own and w.rank_base is not None:
+                rank = (address & (1 << WINDOW_BITS) - 1) >> RANK_SHIFT
+                found = found & (rank == w.rank_base[w.warps, None] >> RANK_SHIFT)
+            write(w, found)
 
     return step
