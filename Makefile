@@ -26,7 +26,8 @@ serve: $(VENV)/.rooftile-run
 	@$(BIN)/rooftile serve
 
 test: lint
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 -m "not alone"
+	$(BIN)/pytest -q -m alone
 
 lint: $(VENV)/.rooftile-test
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""Which databases do all tests share?
+"""Which databases do all tests share, and which tests must run alone?
 
 `sqlite_url` and `postgres_url` are migrated databases of the test's own; `database` is a Database on
 each of the two in turn. Postgres starts once a session, at first use, and each test gets a copy of a
@@ -20,20 +20,24 @@ from support.postgres import Postgres, PostgresMissingError
 from service.store import migrate
 from service.store.database import Database
 
-# These measure on this machine's CPU, whose lock they take, or watch how long something takes: beside each
-# other they would wait for each other. All of them run in one process of `pytest -n`; everything else in any,
-# file by file, since a file's fixtures are costly.
-ON_THE_DEVICE = (
+# These measure on this machine's CPU, whose lock they take, or watch how long something takes: they have the
+# machine to themselves. All others may run in several processes, file by file, since a file's fixtures are
+# costly.
+ALONE = (
     "bench", "cluster", "ops",
     *(f"worker/test_{name}.py" for name in ("cuda_loop", "loops", "main", "planted", "race", "timing")),
 )  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before `-m` chooses: mark what must be alone; and group by file for `-n`."""
     here = Path(__file__).parent
     for item in items:
         place = str(item.path.relative_to(here))
-        item.add_marker(pytest.mark.xdist_group("device" if place.startswith(ON_THE_DEVICE) else place))
+        if place.startswith(ALONE):
+            item.add_marker("alone")
+        item.add_marker(pytest.mark.xdist_group(place))
 
 
 @pytest.fixture(autouse=True)

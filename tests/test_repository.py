@@ -8,8 +8,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -53,7 +51,6 @@ def test_optuna_is_named_only_in_the_search() -> None:
     assert all(name.startswith("service/search/") for name in naming), naming
 
 
-@pytest.mark.slow
 def test_wheels_hold_one_name_each_and_the_data(tmp_path: Path) -> None:
     """The client brings one top-level name; the server carries kernels and migrations in a package."""
     for project in (ROOT / "client", ROOT):

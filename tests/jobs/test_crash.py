@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import search_process
 from support.hands import DEVICE, Hands, connect
 
@@ -84,7 +83,6 @@ def _stderr(process: subprocess.Popen[bytes]) -> str:
         return stream.read().decode()[-2000:]
 
 
-@pytest.mark.slow
 def test_killed_at_every_stage_the_job_ends_as_if_nothing_had_been(database_url: str, tmp_path: Path) -> None:
     run = Run(database_url, tmp_path)
     run.until(lambda: len(run.tried()) > 0)
