@@ -90,7 +90,8 @@ def downgrade() -> None:
     )
     new_reasons = (
         "'race', 'read_unwritten', 'misaligned', 'deadlock', 'barrier_count', 'divergence', "
-        "'outstanding_work', 'trap', 'not_emulated', 'emulate_timeout', 'emulate_memory', 'emulate_crash'"
+        "'outstanding_work', 'proxy', 'registers', 'descriptor', 'peer', 'trap', "
+        "'not_emulated', 'emulate_timeout', 'emulate_memory', 'emulate_crash'"
     )
     for table in ("trials", "races", "quarantines"):
         op.execute(f"UPDATE {table} SET reason = 'wrong_result' WHERE reason IN ({new_reasons})")

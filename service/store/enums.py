@@ -69,6 +69,10 @@ class TrialReason(Word):
     BARRIER_COUNT = "barrier_count", "In the emulator a barrier met another number of threads than it counts."
     DIVERGENCE = "divergence", "In the emulator an instruction for a whole warp met a part of one."
     OUTSTANDING_WORK = "outstanding_work", "In the emulator it ended with copies of its own under way."
+    PROXY = "proxy", "In the emulator TMA or WGMMA met what threads wrote without fence.proxy.async."
+    REGISTERS = "registers", "In the emulator it touched registers of a WGMMA under way, or misused setmaxnreg."
+    DESCRIPTOR = "descriptor", "In the emulator a tensor map or matrix descriptor was wrong."
+    PEER = "peer", "In the emulator it reached a block of its cluster that is not there, or no longer."
     TRAP = "trap", "In the emulator it executed a trap."
     NOT_EMULATED = "not_emulated", "The emulator cannot run it; the evidence names the instruction."
     EMULATE_TIMEOUT = "emulate_timeout", "The emulator ran past its time limit."
@@ -97,6 +101,10 @@ QUARANTINE_REASONS = frozenset(
         TrialReason.BARRIER_COUNT,
         TrialReason.DIVERGENCE,
         TrialReason.OUTSTANDING_WORK,
+        TrialReason.PROXY,
+        TrialReason.REGISTERS,
+        TrialReason.DESCRIPTOR,
+        TrialReason.PEER,
         TrialReason.TRAP,
     }
 )
