@@ -234,7 +234,7 @@ def run_mutation(mutation: Mutation, home: Path) -> Row:
     started = time.monotonic()
     arch, dtype = PLAIN[mutation.family]
     family, device = get_family(mutation.family), Device.for_arch(arch)
-    problem = Gemm(_BIG, _BIG, _BIG, dtype, **mutation.problem)
+    problem = Gemm(_BIG, _BIG, _BIG, **({"dtype": dtype} | dict(mutation.problem)))
     schedule = family.default(problem, device).replace(**mutation.values)
     name = f"{mutation.family} {mutation.kind}: {mutation.name}"
     more: tuple[tuple[str, Any], ...] = (("class", mutation.kind), ("family", mutation.family),

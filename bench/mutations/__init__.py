@@ -15,11 +15,18 @@ from typing import Any
 
 from search_space.schedule import Value
 
-CLASSES = (
-    "dropped wait", "dropped commit", "dropped barrier", "wrong group count", "wrong swizzle",
-    "wrong stage index", "wrong fragment", "wrong predicate", "stage reused early", "missing tail mask",
-    "off-by-one k", "swapped operands",
+_ANY = (
+    "dropped wait", "dropped barrier", "wrong swizzle", "wrong stage index", "wrong fragment",
+    "wrong predicate", "stage reused early", "missing tail mask", "off-by-one k", "swapped operands",
 )  # fmt: skip
+_GROUPS = ("dropped commit", "wrong group count")
+_ASYNCHRONOUS = (
+    "dropped fence", "dropped arrive", "wrong parity", "wrong count", "wrong bytes",
+    "wrong descriptor stride", "wrong multicast mask", "phase restarted", "bulk store without its fence", "missing setmaxnreg",
+    "peer exits early",
+)  # fmt: skip
+CLASSES = {"gemm_sm80": (*_ANY, *_GROUPS), "gemm_sm70": _ANY, "gemm_sm90": (*_ANY, *_GROUPS, *_ASYNCHRONOUS)}
+"""Of mistakes, by family: sm_70 has no asynchronous copies, so nothing to commit and no groups to count."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Edit:
 @dataclass(frozen=True)
 class Mutation:
     """One planted mistake. `values`: of the schedule at which it shows (default: the family's default);
-    `problem`: what differs from a plain bf16 (gemm_sm80) or f16 (gemm_sm70) GEMM. `equivalent`: why it
+    `problem`: what differs from a plain bf16 (gemm_sm70: f16) GEMM. `equivalent`: why it
     changes nothing, for one that is not counted."""
 
     family: str
@@ -69,7 +76,8 @@ def mutations(family: str | None = None) -> Iterator[Mutation]:
     """All of them, or those of one family."""
     from bench.mutations.gemm_sm70 import MUTATIONS as SM70
     from bench.mutations.gemm_sm80 import MUTATIONS as SM80
+    from bench.mutations.gemm_sm90 import MUTATIONS as SM90
 
-    for m in (*SM80, *SM70):
+    for m in (*SM80, *SM70, *SM90):
         if family is None or m.family == family:
             yield m
