@@ -70,7 +70,7 @@ class TrialReason(Word):
     DIVERGENCE = "divergence", "In the emulator an instruction for a whole warp met a part of one."
     OUTSTANDING_WORK = "outstanding_work", "In the emulator it ended with copies of its own under way."
     PROXY = "proxy", "In the emulator TMA or WGMMA met what threads wrote without fence.proxy.async."
-    REGISTERS = "registers", "In the emulator it touched registers of a WGMMA under way, or misused setmaxnreg."
+    REGISTERS = "registers", "In the emulator it touched registers that WGMMA holds, or misused setmaxnreg."
     DESCRIPTOR = "descriptor", "In the emulator a tensor map or matrix descriptor was wrong."
     PEER = "peer", "In the emulator it reached a block of its cluster that is not there, or no longer."
     TRAP = "trap", "In the emulator it executed a trap."
