@@ -36,17 +36,15 @@ from bench.mutations import CLASSES, Mutation, mutations
 from emulator import Order, Program
 from search_space.device import Device
 from search_space.registry import get_family
-from search_space.schedule import Schedule
+from search_space.schedule import Schedule, Value
 from service.paths import kernels_dir
 from service.store.enums import TrialReason
 from worker.compile import compile_kernel
 from worker.errors import CompileFailure, CompilerMissingError
 from worker.verify.emulated import EARLY, LATE, EmulatedVerdict, UndecidedError, prove
 
-FAMILIES = ("gemm_sm80", "gemm_sm70")
-ABSENT = {"gemm_sm70": ["dropped commit", "wrong group count"]}
-"""Classes of mistakes that a family has no place for: sm_70 has no asynchronous copies."""
-PLAIN = {"gemm_sm80": ("sm_80", "bf16"), "gemm_sm70": ("sm_70", "f16")}
+FAMILIES = ("gemm_sm80", "gemm_sm70", "gemm_sm90")
+PLAIN = {"gemm_sm80": ("sm_80", "bf16"), "gemm_sm70": ("sm_70", "f16"), "gemm_sm90": ("sm_90a", "bf16")}
 # bf16 has 8 bits: rounding a result is off by about 2^-9 in the mean.
 WITNESS_BOUND = 4e-3
 _BIG = 4096
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     count = args.cases or (5 if args.quick else 44)
     try:
         with bench_lock():
-            env = environment(quick=args.quick, cases_per_family=count, classes_without_counterpart=ABSENT)
+            env = environment(quick=args.quick, cases_per_family=count)
             started = time.monotonic()
             rows, speed, designs = measure(count, quick=args.quick)
             env["seconds"] = round(time.monotonic() - started, 1)
@@ -137,7 +135,7 @@ def sample(planted: list[Mutation], count: int) -> list[Mutation]:
     found: list[Mutation] = []
     for turn in range(len(planted)):
         for family in FAMILIES:
-            for kind in CLASSES[turn % 2 :: 2]:
+            for kind in CLASSES[family][turn % 2 :: 2]:
                 mine = [m for m in planted if m.kind == kind and m.family == family and not m.equivalent]
                 if turn // 2 < len(mine) and mine[turn // 2] not in found and len(found) < count:
                     found.append(mine[turn // 2])
@@ -299,35 +297,56 @@ def told(verdict: EmulatedVerdict) -> str:
 # -------------------------------------------------------------------------------------------------
 
 
+REFERENCES: dict[str, tuple[str, str, dict[str, Value]]] = {
+    "": ("gemm_sm80", "sm_80", {
+        "bm": 128, "bn": 128, "bk": 32, "stages": 4, "warps_m": 2, "warps_n": 2, "split_k": 1, "resident": 1,
+    }),
+    "_sm90": ("gemm_sm90", "sm_90a", {
+        "bm": 128, "bn": 256, "bk": 64, "stages": 4, "hand_off": "cooperative", "consumers_m": 2,
+        "consumers_n": 1, "registers": "40/232", "cluster_m": 1, "cluster_n": 1, "split_k": 1,
+    }),
+}  # fmt: skip
+"""Suffix of the figures -> (family, arch, schedule) of the GEMM of 256x512x320 in bf16."""
+
+
 def reference_speed(home: Path, repeats: int) -> dict[str, float]:
-    """Seconds of the reference GEMM on one core, parsing included, and warp instructions a second."""
-    family, device = get_family("gemm_sm80"), Device.for_arch("sm_80")
+    """Seconds of the reference GEMMs on one core, parsing included, and warp instructions a second."""
+    found: dict[str, float] = {}
     problem = Gemm(256, 512, 320, "bf16")
-    schedule = family.default(problem, device).replace(
-        bm=128, bn=128, bk=32, stages=4, warps_m=2, warps_n=2, split_k=1, resident=1
-    )
-    if illegal := family.check(problem, device, schedule):
-        raise BenchError(f"the reference schedule is not legal: {illegal[0]}")
-    built = compile_kernel(family.build(problem, device, schedule), home=home)
-    assert built.ptx is not None
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        seconds, rate = [], []
-        for _ in range(repeats):
-            begun = time.monotonic()
-            verdict = prove(built.ptx, family, problem, device, schedule, problems=(problem,), orders=(LATE,))
-            seconds.append(time.monotonic() - begun)
-            if not verdict.passed:
-                raise BenchError(f"the reference GEMM is wrong: {told(verdict)}")
-            rate.append(verdict.checks[0]["instructions"] / verdict.checks[0]["seconds"])
+        for suffix, (name, arch, values) in REFERENCES.items():
+            family, device = get_family(name), Device.for_arch(arch)
+            schedule = family.default(problem, device).replace(**values)
+            if illegal := family.check(problem, device, schedule):
+                raise BenchError(f"the reference schedule of {name} is not legal: {illegal[0]}")
+            built = compile_kernel(family.build(problem, device, schedule), home=home)
+            assert built.ptx is not None
+            seconds, rate = [], []
+            for _ in range(repeats):
+                begun = time.monotonic()
+                verdict = prove(
+                    built.ptx, family, problem, device, schedule, problems=(problem,), orders=(LATE,)
+                )
+                seconds.append(time.monotonic() - begun)
+                if not verdict.passed:
+                    raise BenchError(f"the reference GEMM of {name} is wrong: {told(verdict)}")
+                rate.append(verdict.checks[0]["instructions"] / verdict.checks[0]["seconds"])
+            found[f"reference_gemm{suffix}_s"] = statistics.median(seconds)
+            found[f"instructions_per_s{suffix}"] = statistics.median(rate)
     finally:
         os.sched_setaffinity(0, cores)
-    return {"reference_gemm_s": statistics.median(seconds), "instructions_per_s": statistics.median(rate)}
+    return found
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, float | int | None]:
-    """The sums."""
+    """The sums, and those of gemm_sm90 and what was compiled for it by themselves."""
+    hopper = [row for row in rows if dict(row.more).get("family") == "gemm_sm90"]
+    return _sums(rows) | {f"{name}_sm90": value for name, value in _sums(hopper).items()}
+
+
+def _sums(rows: Sequence[Row]) -> dict[str, float | int | None]:
     facts = [(row, dict(row.more)) for row in rows]
     tried = [(row, f) for row, f in facts if row.kind == "case" and f["compiled"]]
     planted = [(row, f) for row, f in facts if row.kind == "mutation" and f["equivalent"] is None]

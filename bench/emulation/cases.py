@@ -27,6 +27,7 @@ _PROBLEM: dict[str, dict[str, tuple[Any, ...]]] = {
         "a": ("mk", "km"), "b": ("kn", "nk"), "c": ("mn", "nm"),
     },
     "gemm_sm70": {"dtype": ("f16",), "a": ("mk", "km"), "b": ("kn", "nk"), "c": ("mn", "nm")},
+    "gemm_sm90": {"dtype": ("bf16", "f16"), "a": ("mk", "km"), "b": ("kn", "nk"), "c": ("mn", "nm")},
 }  # fmt: skip
 _COMMON: dict[str, tuple[Any, ...]] = {
     "alpha": ("any", "one"),
@@ -37,13 +38,20 @@ _COMMON: dict[str, tuple[Any, ...]] = {
     "out": ("default", "f32"),
     "batch": (1, 2),
 }
-_ARCHS = {"gemm_sm80": {"e4m3": ("sm_89", "sm_120a", "sm_90a"), "e5m2": ("sm_89", "sm_90a")}, "gemm_sm70": {}}
+_ARCHS = {"gemm_sm80": {"e4m3": ("sm_89", "sm_120a", "sm_90a"), "e5m2": ("sm_89", "sm_90a")}}
 _DEFAULT_ARCHS = {
     "gemm_sm80": ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120a"),
     "gemm_sm70": ("sm_70", "sm_90a"),
+    "gemm_sm90": ("sm_90a",),
 }
-# Parameters whose every value shows in the code; tiles are kept small, so that cases stay quick.
+# Tiles are kept small, so that cases stay quick; of what makes the same code only some values are taken.
 _MOST_TILE = 128
+_SOME: dict[str, dict[str, tuple[Value, ...]]] = {
+    "gemm_sm90": {
+        "bn": (16, 24, 64, 96, 128, 192), "store_columns": (8, 16, 32, 64), "promotion": (0, 256),
+        "hint_a": ("none", "last"), "hint_b": ("none", "first"), "group": (1, 2, 8),
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,9 @@ def _axes(family: Family) -> dict[str, tuple[Any, ...]]:
     axes = dict(_PROBLEM[family.name]) | dict(_COMMON)
     for p in family.parameters(plain, Device.for_arch(arch)):
         choices: tuple[Value, ...] = p.choices
-        if p.name in ("bm", "bn"):
+        if p.name in _SOME.get(family.name, ()):
+            choices = tuple(c for c in _SOME[family.name][p.name] if c in p.choices)
+        elif p.name in ("bm", "bn"):
             choices = tuple(c for c in choices if isinstance(c, int) and c <= _MOST_TILE)
         if p.name == "stages":
             choices = tuple(c for c in choices if isinstance(c, int) and c <= 5)
@@ -222,7 +232,7 @@ def _problem(family: Family, values: Mapping[str, Any]) -> tuple[str, Gemm] | No
         )  # fmt: skip
     except FieldError:
         return None
-    archs = _ARCHS[family.name].get(dtype, _DEFAULT_ARCHS[family.name])
+    archs = _ARCHS.get(family.name, {}).get(dtype, _DEFAULT_ARCHS[family.name])
     # Spread over the archs by what else is in the case, the same way every time.
     arch = archs[sum(map(ord, problem.key)) % len(archs)]
     if family.supports(problem, arch):

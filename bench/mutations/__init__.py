@@ -22,8 +22,8 @@ _ANY = (
 _GROUPS = ("dropped commit", "wrong group count")
 _ASYNCHRONOUS = (
     "dropped fence", "dropped arrive", "wrong parity", "wrong count", "wrong bytes",
-    "wrong descriptor stride", "wrong multicast mask", "phase restarted", "bulk store without its fence", "missing setmaxnreg",
-    "peer exits early",
+    "wrong descriptor stride", "wrong multicast mask", "phase restarted", "bulk store without its fence",
+    "missing setmaxnreg", "peer exits early",
 )  # fmt: skip
 CLASSES = {"gemm_sm80": (*_ANY, *_GROUPS), "gemm_sm70": _ANY, "gemm_sm90": (*_ANY, *_GROUPS, *_ASYNCHRONOUS)}
 """Of mistakes, by family: sm_70 has no asynchronous copies, so nothing to commit and no groups to count."""

@@ -448,7 +448,7 @@ MUTATIONS = (
         "rows that are not loaded",
         Edit(STORE, "if (down < window.rows && across < window.columns)", ""),
         values=SMALL | TMA,
-        equivalent="stores leave out what lies outside the tensor, and a tile of 16 rows is followed by its neighbour's store",
+        equivalent="rows of a low tile are one box of 16: what lies below them is not part of it",
     ),
     _m(
         "missing tail mask",
