@@ -72,7 +72,7 @@ class Location:
 class Kernel:
     """One entry of a module, made ready to run. Blocks are decoded when first reached."""
 
-    def __init__(self, module: Module, function: Function) -> None:
+    def __init__(self, module: Module, function: Function, shared_align: int = 1) -> None:
         self.module = module
         self.function = function
         self.body = function.body
@@ -84,11 +84,11 @@ class Kernel:
         self.register_bits = [BITS[reg.type] for reg in function.registers]
         self._blocks: dict[int, Block] = {}
         self._starts = set(function.labels.values())
-        self._place_variables()
+        self._place_variables(shared_align)
 
     # -- memory -----------------------------------------------------------------------------------------
 
-    def _place_variables(self) -> None:
+    def _place_variables(self, shared_align: int) -> None:
         """Shared variables one after the other, extern ones (dynamic) behind all others, as ptxas does."""
         found: dict[str, Location] = {}
         variables = (*self.module.variables, *self.function.variables)
@@ -107,6 +107,8 @@ class Kernel:
         self.static_shared_bytes = at
         dynamic = max((v.align for v in shared if v.extern), default=16)
         at += -at % max(dynamic, 16)
+        if shared_align > 1:
+            at += -(self.shared_base + at) % shared_align
         self.dynamic_start = at
         for v in shared:
             if v.extern:

@@ -54,16 +54,19 @@ class Operand:
 class Program:
     """A PTX text, parsed; its entries are decoded when first run."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, shared_align: int = 1) -> None:
         self.module = module
+        self._shared_align = shared_align
         self._kernels: dict[str, Kernel] = {}
 
     @classmethod
-    def from_ptx(cls, text: str | bytes) -> Program:
-        """PtxError, with its line, for what the emulator does not understand."""
+    def from_ptx(cls, text: str | bytes, *, shared_align: int = 1) -> Program:
+        """PtxError, with its line, for what the emulator does not understand. Dynamic shared memory begins at
+        a multiple of what the kernel declares and of nothing more, unless `shared_align` says so: devices
+        place it better than they promise, and some compilers rely on it (Triton on 1024 bytes)."""
         if isinstance(text, bytes):
             text = text.rstrip(b"\0").decode("utf-8", "replace")
-        return cls(parse(text))
+        return cls(parse(text), shared_align)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -76,7 +79,9 @@ class Program:
         if known is None:
             if name not in self.entries:
                 raise EmulatorError(f"entry {name} is not in the PTX; there are {', '.join(self.entries)}")
-            known = self._kernels[name] = Kernel(self.module, self.module.function(name))
+            known = self._kernels[name] = Kernel(
+                self.module, self.module.function(name), self._shared_align
+            )
         return known
 
 

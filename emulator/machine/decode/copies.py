@@ -20,6 +20,8 @@ def copy(c: Context) -> Step:
     """cp.async...: copies, commit_group, wait_group, wait_all."""
     if c.i.opcode == "cp" and not c.has("async"):
         raise c.error("only cp.async is known here")
+    if c.has("bulk"):
+        return bulk(c)
     if c.has("commit_group"):
         c.allow("async", "commit_group")
         return lambda w: w.copies.commit()
@@ -28,8 +30,6 @@ def copy(c: Context) -> Step:
         site = c.site
         pending = None if c.has("wait_all") else c.integer(c.operands(1)[0])
         return lambda w: w.copies.wait(pending, site)
-    if c.has("bulk"):
-        return bulk(c)
     if c.has("mbarrier"):
         return copies_arrive(c)
     return _copy(c)
