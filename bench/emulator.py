@@ -4,6 +4,7 @@
 
 Cases: at least 40 schedules of each CUDA family by pairwise design (bench/emulation/cases.py), each on many
 small sizes, copies as early and as late as can be, a random order on one of them; the answer against float64.
+Pitfalls: where others' kernels went wrong (bench/emulation/pitfalls.py), each by name.
 Witnesses: kernels from outside that are right on silicon (bench/emulation/witnesses.py). Mutations: mistakes
 planted in our own kernels (bench/mutations); each must be accused, and those that leave the numbers right in
 program order are counted apart, since only the race, order and deadlock checks can see them. Speed: one
@@ -31,6 +32,8 @@ from rooftile.problem import Gemm
 
 from bench.common import BenchError, bench_lock, environment, say, write
 from bench.emulation.cases import EmulatorCase, design
+from bench.emulation.pitfalls import ARCH as PITFALL_ARCH
+from bench.emulation.pitfalls import PITFALLS, Pitfall
 from bench.emulation.witnesses import Witness, WitnessMissingError, run_witness, witnesses
 from bench.mutations import CLASSES, Mutation, mutations
 from emulator import Order, Program
@@ -55,7 +58,7 @@ class Row:
     """One line of the result."""
 
     kind: str
-    """case, witness or mutation."""
+    """case, pitfall, witness or mutation."""
     name: str
     passed: bool
     seconds: float
@@ -117,6 +120,7 @@ def measure(count: int, *, quick: bool) -> tuple[list[Row], dict[str, float], di
             designs |= {f"{family}_pairs": made.pairs, f"{family}_pairs_covered": made.covered}
             designs[f"{family}_pairs_refused"] = made.refused
             work += [(run_case, (case, i, home)) for i, case in enumerate(made.cases)]
+        work += [(run_pitfall, (i, home)) for i in range(len(PITFALLS))[:: 5 if quick else 1]]
         work += [(run_testimony, (i, quick)) for i in testimony]
         work += [(run_mutation, (m, home)) for m in planted]
         return list(_together(work)), speed, designs
@@ -197,6 +201,29 @@ def run_case(case: EmulatorCase, number: int, home: Path) -> Row:
     counted = Counter(str(check["order"]).partition(":")[0] for check in checks)
     more = (*more, ("compiled", True), ("problems", len(small)), ("runs", dict(counted)))
     return Row("case", name, passed, time.monotonic() - started, message, more)
+
+
+def run_pitfall(number: int, home: Path) -> Row:
+    """Where others went wrong: right at every size, or refused by the rule that is meant."""
+    started = time.monotonic()
+    pitfall: Pitfall = PITFALLS[number]
+    if pitfall.refused is not None:
+        rules = pitfall.refusals()
+        text = f"refused by {', '.join(sorted(rules)) or 'nothing'}"
+        return Row("pitfall", pitfall.name, pitfall.refused in rules, time.monotonic() - started, text)
+    family, device, schedule = pitfall.family(), Device.for_arch(PITFALL_ARCH), pitfall.schedule()
+    problem = pitfall.big()
+    if illegal := family.check(problem, device, schedule):
+        raise BenchError(f"{pitfall.name}: its schedule is not legal: {illegal[0]}")
+    built = compile_kernel(family.build(problem, device, schedule), home=home)
+    assert built.ptx is not None
+    extra = tuple(Order("random", seed) for seed in range(1, 1 + pitfall.repeats))
+    verdict = prove(
+        built.ptx, family, problem, device, schedule, problems=pitfall.small(), orders=(EARLY, LATE),
+        extra=extra, seed=number,
+    )  # fmt: skip
+    return Row("pitfall", pitfall.name, verdict.passed, time.monotonic() - started, told(verdict),
+               (("runs", len(verdict.checks)),))  # fmt: skip
 
 
 def run_testimony(number: int, quick: bool) -> Row:
@@ -343,7 +370,10 @@ def reference_speed(home: Path, repeats: int) -> dict[str, float]:
 def figures_of(rows: Sequence[Row]) -> dict[str, float | int | None]:
     """The sums, and those of gemm_sm90 and what was compiled for it by themselves."""
     hopper = [row for row in rows if dict(row.more).get("family") == "gemm_sm90"]
-    return _sums(rows) | {f"{name}_sm90": value for name, value in _sums(hopper).items()}
+    alone = {
+        name: value for name, value in _sums(hopper).items() if not name.startswith(("pitfalls", "witnesses"))
+    }
+    return _sums(rows) | {f"{name}_sm90": value for name, value in alone.items()}
 
 
 def _sums(rows: Sequence[Row]) -> dict[str, float | int | None]:
@@ -357,6 +387,8 @@ def _sums(rows: Sequence[Row]) -> dict[str, float | int | None]:
         "schedules_wrong": sum(not row.passed for row, _ in tried),
         "schedules_not_compiled": sum(row.kind == "case" and not f["compiled"] for row, f in facts),
         "runs": sum(sum(f["runs"].values()) for _, f in tried),
+        "pitfalls": sum(row.kind == "pitfall" for row in rows),
+        "pitfalls_avoided": sum(row.kind == "pitfall" and row.passed for row in rows),
         "witnesses_right": sum(row.passed for row, _ in testimony),
         "planted": len(planted),
         "planted_distinct": len({f["edits"] for _, f in planted}),

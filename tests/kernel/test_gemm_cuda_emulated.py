@@ -6,6 +6,7 @@ Each test here stands for a mistake that was made, or one that public kernels ar
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from search_space.device import Device
 from search_space.family import Family
 from search_space.registry import get_family
 from search_space.schedule import Schedule
+from service.paths import kernels_dir
+from service.store.enums import TrialReason
 from worker.compile import compile_kernel
+from worker.verify.emulated import prove
 
 Array = npt.NDArray[Any]
 NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "tf32": np.float32,
@@ -216,3 +220,28 @@ def test_a_wrong_pitch_is_seen(home: Path) -> None:
     )  # fmt: skip
     assert report.faults[0].kind == FaultKind.OUT_OF_BOUNDS
     assert report.faults[0].buffer == "a"
+
+
+def test_sums_that_depend_on_who_comes_last_are_told(home: Path, tmp_path: Path) -> None:
+    """Within the bound, and yet not the same twice: parts of k added up from the last block's own on."""
+    types = {"a": "bf16", "b": "bf16", "c": "f32"}  # 16 bits would round the difference away
+    p = Gemm(64, 64, 32 * 6, types, ld={"a": 200, "b": 72, "c": 72})
+    family, device, s = schedule("gemm_sm80", "sm_80", p, split_k=3, split_sum="last", stages=2)
+    root = tmp_path / "kernels"
+    shutil.copytree(kernels_dir(), root)
+    file = root / "cuda/include/sched/split_k.cuh"
+    text = file.read_text()
+    changed = text.replace(
+        "for (unsigned s = 0; s < splits; ++s, from += SPLIT_BYTES) {",
+        "for (unsigned s = 0; s < splits; ++s) {"
+        " from = partials + (s + split) % splits * SPLIT_BYTES + thread * 16;",
+    )
+    assert changed != text
+    file.write_text(changed)
+    orders = (Order("late"), Order("ahead"), Order("behind"))
+    for where, wanted in ((None, None), (root, TrialReason.NONDETERMINISTIC)):
+        artifact = compile_kernel(family.build(p, device, s), home=home, root=where)
+        assert artifact.ptx is not None
+        verdict = prove(artifact.ptx, family, p, device, s, problems=(p,), orders=orders)
+        assert verdict.reason is wanted, verdict.evidence
+    assert "bit for bit" in verdict.evidence["message"]

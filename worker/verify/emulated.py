@@ -3,11 +3,13 @@
 For each of the family's proof problems, and each order in which asynchronous work may complete: fresh inputs
 from a recorded seed, poisoned outputs, a run of the LaunchPlan, then every element against float64 within the
 bounds that the device check uses, and nothing written beside them. The emulator's own accusations come first:
-they say more than the wrong numbers they may have caused.
+they say more than the wrong numbers they may have caused. A plan that says it is deterministic must give the
+same bits in every order.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rooftile.errors import RooftileError
-from rooftile.plan import LaunchPlan
+from rooftile.plan import Launch, LaunchPlan
 from rooftile.problem import Gemm, Problem
 
 from emulator import EmulatorError, FaultKind, Limits, Operand, Order, Program, Region, run_plan
@@ -26,7 +28,7 @@ from worker.verify.prepared import PreparedCase, prepare_case, strided
 
 if TYPE_CHECKING:
     from search_space.device import Device
-    from search_space.family import Family
+    from search_space.family import Family, SharedArea
     from search_space.schedule import Schedule
 
 EARLY, LATE = Order("early"), Order("late")
@@ -34,6 +36,9 @@ ORDERS = (EARLY, LATE)
 # A base is put just as far off as the plan allows: an access that counts on more is misaligned.
 _MOST_MISALIGN = 128
 _FAULTS_KEPT = 20
+SM_COUNTS = (4, 1)
+"""SMs of the device that one problem after the other is run for: a block that computes several tiles has one
+or all of them."""
 
 # FaultKind -> why the trial ends; every accusation is a wrong kernel, but for a limit, which says nothing.
 _REASONS = {kind: TrialReason(str(kind)) for kind in FaultKind if kind is not FaultKind.LIMIT}
@@ -106,25 +111,38 @@ def prove(
     except EmulatorError as error:
         raise UndecidedError(TrialReason.NOT_EMULATED, str(error)) from None
     wanted = family.build(problem, device, schedule)
+    roles = family.roles(problem, device, schedule)
     run = _Run()
     for index, small in enumerate(chosen):
         if family.build(small, device, schedule) != wanted:
             message = f"Proof problem {small.title()} is compiled to other code than {problem.title()}."
             raise UndecidedError(TrialReason.INTERNAL_ERROR, message)
         plan = family.plan(small, device, schedule)
-        areas = family.shared_map(small, device, schedule)
-        regions = tuple(Region(a.name, a.offset_bytes, a.stage_bytes, a.stages) for a in areas)
+        regions = regions_of(program, plan, family.shared_map(small, device, schedule))
         case = proof_case(small, seed, index)
         if 0 in (case.problem.m, case.problem.n):
             continue  # nothing is launched
         prepared = prepare_case(case, threads=1)
         run.seeds.append(case.seed)
         for order in (*orders, *(extra if index == 0 else ())):
-            fault = _one(run, program, plan, prepared, regions, order, limits, index, accuse)
+            fault = _one(run, program, plan, prepared, regions, roles, order, limits, index, accuse)
+            if fault is None and accuse and plan.deterministic:
+                fault = _differs(run)
             if fault is not None:
                 reason, evidence = fault
                 return _verdict(run, False, reason, evidence, started)
     return _verdict(run, True, None, {}, started)
+
+
+def _differs(run: _Run) -> tuple[TrialReason, dict[str, Any]] | None:
+    """Whether the last run gave other bits than the first of the same problem did in another order."""
+    last = run.checks[-1]
+    first = next(check for check in run.checks if check["seed"] == last["seed"])
+    if first["bits"] == last["bits"]:
+        return None
+    run.checks[-1] = last | {"passed": False}
+    message = f"the results of order {last['order']} are not those of order {first['order']}, bit for bit"
+    return TrialReason.NONDETERMINISTIC, {"message": message, "on": last}
 
 
 def _verdict(
@@ -141,6 +159,14 @@ def _verdict(
         evidence=evidence,
         seconds=time.monotonic() - started,
     )
+
+
+def regions_of(program: Program, plan: LaunchPlan, areas: Sequence[SharedArea]) -> tuple[Region, ...]:
+    """The areas where the plan's first kernel finds them: it may have to align what it is given."""
+    first = next(step for step in plan.steps if isinstance(step, Launch))
+    kernel = program.kernel(first.entry)
+    base = kernel.shared_base + kernel.dynamic_start
+    return tuple(Region(a.name, a.offset_bytes + -base % a.align, a.stage_bytes, a.stages) for a in areas)
 
 
 def proof_case(problem: Problem, seed: int, index: int) -> Case:
@@ -163,6 +189,7 @@ def _one(
     plan: LaunchPlan,
     prepared: PreparedCase,
     regions: tuple[Region, ...],
+    roles: Mapping[str, range],
     order: Order,
     limits: Limits | None,
     index: int,
@@ -184,7 +211,9 @@ def _one(
             {"alpha": case.alpha, "beta": case.beta},
             order=order,
             regions=regions,
+            roles=roles or None,
             limits=limits,
+            sm_count=SM_COUNTS[index % len(SM_COUNTS)],
             stop_at_first=accuse,
         )
 
@@ -219,6 +248,7 @@ def _one(
                 "max_error": found.max_error,
                 "norm_error": found.norm_error,
                 "bound": bound,
+                "bits": hashlib.sha256(target.output().tobytes()).hexdigest()[:16],
             }
         )
         return None
