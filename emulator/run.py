@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from rooftile.errors import PlanError
-from rooftile.plan import ConcreteLaunch, LaunchPlan, arg_offsets, pack_args
+from rooftile.plan import ConcreteLaunch, Encode, LaunchPlan, arg_offsets, pack_args
 from rooftile.plan.steps import ConcreteFill
 from rooftile.plan.tensor_map import TENSOR_MAP_BYTES
 
@@ -26,6 +26,8 @@ from emulator.ptx.parser import parse
 from emulator.report import Fault, FaultKind, Limits, Order, Region, Report
 
 Array: TypeAlias = npt.NDArray[Any]
+
+Pack: TypeAlias = Callable[[ConcreteLaunch, Mapping[str, int], Encode], bytes]
 
 OUTPUTS = ("out", "lse")
 """Buffers that a kernel may write, beside the workspace."""
@@ -101,6 +103,7 @@ def run_plan(
     counting: bool = True,
     strict: bool = True,
     fp8_bits: int | None = None,
+    pack: Pack | None = None,
 ) -> Report:
     """Run every step of `plan` for the sizes in `names` on `arrays` (by buffer name; outputs are written in
     place, whatever lies in them before is not to be read unless the same array is also an input).
@@ -112,7 +115,10 @@ def run_plan(
 
     `fp8_bits`: bits of the mantissa that a WGMMA of fp8 keeps of its sum, cut off below; 14 is about what Hopper
     does (measured by others, not documented), so that a long sum without promotion to f32 is seen to lose. None:
-    sums are exact."""
+    sums are exact.
+
+    `pack` makes the parameters of a launch in another way than from the plan's arguments: for kernels from outside
+    whose parameters are one struct. It is given the launch, the buffers' addresses and what encodes tensor maps."""
     order = order or Order()
     started = time.monotonic()
     known = {"sm_count": sm_count, "threads": 1, **names}
@@ -155,7 +161,7 @@ def run_plan(
             if isinstance(step, ConcreteFill):
                 _fill(watch, workspace, step)
             else:
-                _launch(program, watch, number, step, pointers, scalars or {})
+                _launch(program, watch, number, step, pointers, scalars or {}, pack)
         for name in OUTPUTS:
             if name in places:
                 _all_written(watch, places[name])
@@ -237,20 +243,48 @@ def _launch(
     step: ConcreteLaunch,
     pointers: Mapping[str, int],
     scalars: Mapping[str, float],
+    pack: Pack | None,
 ) -> None:
     kernel = program.kernel(step.entry)
-    params = kernel.function.params
     where = f"launch {step.entry}"
+    maps = TensorMaps()
+    if pack is not None:
+        packed = pack(step, pointers, maps.encode)
+        if len(packed) < kernel.function.param_bytes:
+            raise EmulatorError(
+                f"{where}: {len(packed)} bytes of parameters, the kernel takes {kernel.function.param_bytes}"
+            )
+    else:
+        packed = _packed_args(kernel, step, where, pointers, scalars, maps)
+    threads = math.prod(step.block)
+    _check_geometry(where, step, threads)
+    _check_directives(kernel, step, where, threads)
+    launching = Launching(
+        kernel, watch, number, step.grid, step.block, step.smem_bytes, packed, step.cluster, maps.tensors
+    )
+    launching.symbols = symbols_of(kernel, watch.memory, watch)
+    launching.run()
+
+
+def _packed_args(
+    kernel: Kernel,
+    step: ConcreteLaunch,
+    where: str,
+    pointers: Mapping[str, int],
+    scalars: Mapping[str, float],
+    maps: TensorMaps,
+) -> bytes:
+    """The arguments of a launch, held against the kernel's parameters."""
+    params = kernel.function.params
     if len(params) != len(step.args):
         raise EmulatorError(f"{where}: the plan has {len(step.args)} arguments, the kernel {len(params)}")
     try:
-        maps = TensorMaps()
         packed = pack_args(step.args, pointers, scalars, maps.encode)
     except PlanError as error:
         raise EmulatorError(f"{where}: {error}") from None
     types = [arg.type for arg in step.args]
     offsets, _ = arg_offsets(types)
-    ends = [*offsets[1:], len(packed)]
+    ends = [*offsets[1:], len(packed)][: len(offsets)]
     for arg, param, offset, end in zip(step.args, params, offsets, ends, strict=True):
         width = min(end - offset, _WIDTH[arg.type])
         if param.offset != offset or param.size != width:
@@ -258,8 +292,11 @@ def _launch(
                 f"{where}: argument {arg.name} is {width} bytes at {offset}, the kernel's {param.name} is"
                 f" {param.size} bytes at {param.offset}"
             )
-    threads = math.prod(step.block)
-    _check_geometry(where, step, threads)
+    return packed
+
+
+def _check_directives(kernel: Kernel, step: ConcreteLaunch, where: str, threads: int) -> None:
+    """What the kernel was built for."""
     limit = kernel.function.directives.get("maxntid")
     if limit is not None and threads > math.prod(int(n) for n in limit):
         raise EmulatorError(f"{where}: {threads} threads, the kernel was built for at most {limit}")
@@ -276,9 +313,6 @@ def _launch(
         raise EmulatorError(
             f"{where}: {kernel.shared_bytes(step.smem_bytes)} bytes of shared memory; no device has that"
         )
-    launching = Launching(kernel, watch, number, step.grid, step.block, step.smem_bytes, packed, step.cluster, maps.tensors)
-    launching.symbols = symbols_of(kernel, watch.memory, watch)
-    launching.run()
 
 
 def _check_geometry(where: str, step: ConcreteLaunch, threads: int) -> None:

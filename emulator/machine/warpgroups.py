@@ -112,12 +112,24 @@ class Warpgroups(Idle):
         """An instruction reads or writes a register that WGMMAs have, in the group's rows."""
         w = self._w
         at = self._place[index]
-        busy = self._busy[at, w.warps] > self._waited[w.warps]
-        if busy.any():
-            warp = int(w.warps[int(np.argmax(busy))])
-            self._accuse(warp, at, write)
+        self._check(at, self._under_way(at), write)
         self._now += 1
         self._touched[at, w.warps] = self._now
+
+    def _under_way(self, at: int) -> Bools:
+        """Of each warp of the group: whether a WGMMA has the register."""
+        rows = self._w.warps
+        return self._busy[at, rows] > self._waited[rows]
+
+    def _check(self, at: int, wrong: Bools, write: bool) -> None:
+        if wrong.any():
+            self._accuse(int(self._w.warps[int(np.argmax(wrong))]), at, write)
+
+    def set(self, target: int, value: Array) -> None:
+        """A plain move of a constant. Compilers put those behind the fence too: that is no touch."""
+        at = self._place[target]
+        self._check(at, self._under_way(at), write=True)
+        self._w.put_quietly(target, self._w.whole(value))
 
     def _accuse(self, warp: int, at: int, write: bool) -> None:
         w = self._w
@@ -138,6 +150,7 @@ class Warpgroups(Idle):
         w = self._w
         rows = w.warps
         a, b = self._place[source], self._place[target]
+        self._check(b, self._under_way(b) & ~self._under_way(a), write=True)
         if (self._busy[a, rows] > self._done[rows]).any() or (self._busy[b, rows] > self._done[rows]).any():
             self._compute(rows.tolist(), {p: int(self._issued[p]) for p in rows.tolist()})
         value = w.registers[source]

@@ -16,7 +16,7 @@ from emulator.kernel import BITS, plain_move
 from emulator.machine.decode.context import UNSIGNED, Context
 from emulator.machine.decode.forms import COMPARED, FORMS, type_of
 from emulator.machine.wave import Array, Step, Wave
-from emulator.ptx.nodes import Imm, Sink
+from emulator.ptx.nodes import Imm, Reg, Sink
 
 Function: TypeAlias = Callable[..., Array]
 Plan: TypeAlias = tuple[Function, Sequence[int], int]
@@ -394,6 +394,9 @@ def move(c: Context) -> Step:
     if pair is not None and pair[0] in c.kernel.warpgroup_registers:
         to, of = pair
         return lambda w: w.warpgroups.move(to, of)
+    if isinstance(target, Reg) and target.index in c.kernel.warpgroup_registers and isinstance(source, Imm):
+        constant = target.index
+        return lambda w: w.warpgroups.set(constant, read(w))
     return lambda w: write(w, read(w))
 
 
