@@ -61,9 +61,9 @@ def _judge(shadow: Shadow, space: str, thread: int, stamp: int, warps: Index) ->
     other = np.full(len(warps), thread >> 6)
     stamps = np.full(len(warps), stamp, np.int32)
     known = clocks.ordered(warps, other, stamps)
-    asynchronous = thread >> 6 >= clocks.total or thread & 63 >= ASYNC
+    asynchronous = thread & 63 >= ASYNC
     # A thread knows its own writes without a barrier.
-    known |= (warps + clocks.base == thread >> 6) & (stamp < UNDER_WAY) & (thread & 63 < ASYNC)
+    known |= (warps + clocks.base == thread >> 6) & (stamp < UNDER_WAY) & (not asynchronous)
     if not known.all():
         return int(warps[int(np.argmin(known))]), ""
     if asynchronous or not clocks.proxies:

@@ -392,7 +392,7 @@ def _shared_conflict(w: Wave, c: Conflict, site: int) -> None:
             f"it overwrites {where} of shared memory, which the bulk store of {_who(w, c)} at"
             f" {w.kernel.where(c.other_site)} may still read: no cp.async.bulk.wait_group covers it"
         )
-    elif c.other_lane == ASYNC:
+    elif c.other_lane == ASYNC or c.other_warp >= w.clocks.total:
         kind, text = FaultKind.RACE, f"{_RACES[c.what]} {where} of shared memory, " + _agent(w, c)
     elif c.what == "unwritten":
         if not w.launch.watch.strict:
@@ -446,6 +446,8 @@ def _agent(w: Wave, c: Conflict) -> str:
 
 
 def _who(w: Wave, c: Conflict) -> str:
+    if c.other_warp >= w.clocks.total:
+        return "a copy"
     lane = "" if c.other_lane >= 32 else f" lane {c.other_lane}"
     if c.other_warp < 0:
         return "an earlier access"

@@ -50,9 +50,8 @@ class ClusterBarrier:
     """What they released."""
     done: I32
     """The same as of the last completion."""
-    turn: Array
-    """(warps of the cluster, 32): how often each lane has come."""
-    completed: int = 0
+    came: Bools
+    """(warps of the cluster, 32): lanes that have come and not waited since."""
     sites: set[int] = field(default_factory=set)
     parked: list[tuple[int, Bools]] = field(default_factory=list)
 
@@ -65,8 +64,8 @@ class Clusters(Idle):
         self._open: dict[int, ClusterBarrier] = {}
         self.gone: set[int] = set()
         """Resident CTAs that have ended."""
-        self._visits: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
-        """Of each CTA, by (warp, place): the epoch and site of the last access of a peer."""
+        self._visits: dict[int, dict[tuple[int, int, int], int]] = {}
+        """Of each CTA, by (warp of a peer, place, warp or agent whose stamp it has): that stamp, of the last."""
         self.fenced: dict[int, I32] = {}
         """By warp: what it had done at its last fence of scope .cluster, which a relaxed arrive hands on."""
 
@@ -79,7 +78,7 @@ class Clusters(Idle):
             shape = (w.cluster * w.per_cta, 32)
             nothing = w.clocks.nothing()
             found = self._open[cluster] = ClusterBarrier(
-                np.zeros(shape, np.bool_), nothing, nothing, np.zeros(shape, np.int32)
+                np.zeros(shape, np.bool_), nothing, nothing, np.zeros(shape, np.bool_)
             )
         return found
 
@@ -97,7 +96,7 @@ class Clusters(Idle):
                 text = "it comes to the barrier of the cluster once more before that has completed"
                 w.launch.fault(w, FaultKind.BARRIER_COUNT, site, text, row=row)
             b.arrived[at] |= lanes
-            b.turn[at, lanes] = b.completed
+            b.came[at] |= lanes
             b.sites.add(site)
             if not relaxed:
                 b.row = np.maximum(b.row, w.clocks.release(np.array([warp]))[0])
@@ -114,14 +113,14 @@ class Clusters(Idle):
             b = self._barrier(cluster)
             lanes = lanes.copy()
             waits = lanes & b.arrived[at]
-            never = lanes & ~waits & (b.turn[at] < b.completed - 1)
-            if (lanes & ~waits).any() and (not b.completed or never.any()):
+            if (lanes & ~b.came[at]).any():
                 text = "it waits at the barrier of the cluster without having come to it"
                 w.launch.fault(w, FaultKind.BARRIER_COUNT, site, text, row=row)
             if waits.any():
                 b.parked.append(w.park(row, waits, site))
             done = lanes & ~waits
             if done.any():
+                b.came[at] &= ~done
                 w.pc[warp, done] = site + 1
                 w.clocks.acquire(np.array([warp]), b.done[None, :])
                 w.counters.add("waits.cluster", np.array([warp]))
@@ -137,7 +136,6 @@ class Clusters(Idle):
             return
         b.done, b.row = b.row, w.clocks.nothing()
         b.arrived[:] = False
-        b.completed += 1
         b.sites.clear()
         for warp, lanes in b.parked:
             w.wake(warp, lanes)
@@ -159,8 +157,11 @@ class Clusters(Idle):
         cta = int(w.cta_of[w.warps[row]])
         return cta - int(w.rank[cta]) + rank if 0 <= rank < w.cluster else None
 
-    def visit(self, cta: int, warp: int, site: int, what: str) -> bool:
-        """`warp` touches CTA `cta` in some way; whether that still lives. Faults are told here."""
+    def visit(
+        self, cta: int, warp: int, site: int, what: str, seen_as: tuple[int, int] | None = None
+    ) -> bool:
+        """`warp` touches CTA `cta` in some way; whether that still lives. Faults are told here. `seen_as`: the
+        agent and stamp by which that CTA sees it, for what counts at an mbarrier of it."""
         w = self._w
         if int(w.cta_of[warp]) == cta:
             return True
@@ -170,7 +171,8 @@ class Clusters(Idle):
                 warp=warp,
             )  # fmt: skip
             return False
-        self._visits.setdefault(cta, {})[(warp, site)] = (int(w.clocks.epoch[warp]), site)
+        number, stamp = seen_as or (warp + w.clocks.base, int(w.clocks.epoch[warp]))
+        self._visits.setdefault(cta, {})[(warp, site, number)] = stamp
         return True
 
     def ended(self, cta: int, site: int) -> None:
@@ -178,9 +180,9 @@ class Clusters(Idle):
         w = self._w
         self.gone.add(cta)
         own = np.arange(cta * w.per_cta, (cta + 1) * w.per_cta)
-        for (warp, _), (epoch, at) in self._visits.get(cta, {}).items():
-            number = np.full(len(own), warp + w.clocks.base)
-            if not w.clocks.ordered(own, number, np.full(len(own), epoch, np.int32)).any():
+        for (warp, at, number), stamp in self._visits.get(cta, {}).items():
+            numbers = np.full(len(own), number)
+            if not w.clocks.ordered(own, numbers, np.full(len(own), stamp, np.int32)).any():
                 other = w.launch.cta_name(w, int(w.cta_of[warp]))
                 w.launch.fault(
                     w, FaultKind.PEER, site,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from emulator.checks.shadow import WHOLE
 from emulator.machine.units import Idle, lands_at_once
 from emulator.report import FaultKind
 
@@ -52,7 +53,6 @@ class Arrival:
     warp: int
     lanes: npt.NDArray[np.bool_]
     handed: I32
-    epoch: int
     site: int
     issues: list[Issue]
 
@@ -115,11 +115,11 @@ class Copies(Idle):
         self._under_way = left
 
     def arrive_on(
-        self, b: Mbarrier, warp: int, lanes: npt.NDArray[np.bool_], handed: I32, epoch: int, site: int
+        self, b: Mbarrier, warp: int, lanes: npt.NDArray[np.bool_], handed: I32, site: int
     ) -> None:
         """cp.async.mbarrier.arrive by some lanes: what they have issued, and an arrival of each behind it.
-        `handed`: what they release, as of `epoch`."""
-        made = Arrival(b, warp, lanes, handed, epoch, site, [])
+        `handed`: what they release."""
+        made = Arrival(b, warp, lanes, handed, site, [])
         left = []
         for issue in self._under_way:
             mine = (issue.warp == warp) & lanes[issue.lane]
@@ -137,12 +137,14 @@ class Copies(Idle):
             self._arrivals.append(made)
 
     def _arrive(self, made: Arrival) -> None:
-        w = self._w
+        w, b = self._w, made.barrier
         for issue in made.issues:
             self._land(issue, ~issue.landed)
-            w.shared_shadow.land(issue.granule, issue.warp, issue.lane, issue.site)
-            w.shared_shadow.write_epoch[issue.granule] = made.epoch
-        b = made.barrier
+            shadow = w.shared_shadow
+            shadow.land(issue.granule, issue.warp, issue.lane, issue.site)
+            # They are known to who sees the phase, and are of the generic proxy all the same.
+            shadow.write_epoch[issue.granule] = b.stamp
+            shadow.write_thread[issue.granule] = b.agent * 64 + WHOLE
         b.near = np.maximum(b.near, made.handed)
         w.mbarriers.count(b, int(made.lanes.sum()), made.warp, made.site)
 

@@ -275,7 +275,8 @@ class Launching:
 
     def deadlock(self, w: Wave) -> None:
         """Nothing can run: tell who waits for what."""
-        told = [line for unit in w.units for line in unit.describe()] + w.barriers.describe()
+        # Those that wait for what others do not do, first: mbarriers wait for them in their turn.
+        told = [line for unit in reversed(w.units) for line in unit.describe()] + w.barriers.describe()
         first = next(iter(np.argwhere(w.status != EXITED)), None)
         site = 0 if first is None else int(w.pc[tuple(first)]) - 1
         if w.status[tuple(first)] in (AT_CONVERGE, PARKED) if first is not None else False:

@@ -171,7 +171,8 @@ class Mbarriers(Idle):
         warp = int(w.warps[row])
         number = int(lanes.sum())
         peer = int(w.cta_of[warp]) != b.cta
-        if peer and not w.clusters.visit(b.cta, warp, site, "it arrives at an mbarrier of"):
+        what = "it arrives at an mbarrier of"
+        if peer and not w.clusters.visit(b.cta, warp, site, what, (b.agent, b.stamp)):
             return
         self.expect(b, more_bytes * number, warp, site)
         if release:

@@ -8,6 +8,8 @@ CTA, setmaxnreg.inc waits until the pool has enough (PTX ISA 9.7.19.5). Warps th
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,19 +95,25 @@ class RegisterPool(Idle):
 
     def _agree(self, cta: int) -> None:
         w = self._w
+        for group, site, missing in self._partial(cta):
+            w.launch.fault(
+                w, FaultKind.REGISTERS, site,
+                f"setmaxnreg is executed by {4 - len(missing)} warps of its warpgroup, and not by warp"
+                f" {', '.join(map(str, missing))}: it is for all four", warp=group,
+            )  # fmt: skip
+
+    def _partial(self, cta: int) -> Iterator[tuple[int, int, list[int]]]:
+        """(first warp, place, warps of the CTA that lack it) of warpgroups that do not agree."""
+        w = self._w
         first, end = cta * w.per_cta, (cta + 1) * w.per_cta
         for group in range(first, end, 4):
             said = [self._said.get(warp, []) for warp in range(group, min(group + 4, end))]
             if all(s == said[0] for s in said):
                 continue
-            most = max(said, key=len)
-            at = next(place for place, s in enumerate(most) if any(t[place : place + 1] != [s] for t in said))
-            missing = [i for i, s in enumerate(said) if s[at : at + 1] != [most[at]]]
-            w.launch.fault(
-                w, FaultKind.REGISTERS, most[at][0],
-                f"setmaxnreg is executed by {4 - len(missing)} warps of its warpgroup, and not by warp"
-                f" {', '.join(str(group - first + i) for i in missing)}: it is for all four", warp=group,
-            )  # fmt: skip
+            at = next(n for n in range(max(map(len, said))) if len({tuple(s[n : n + 1]) for s in said}) > 1)
+            most = Counter(s[at] for s in said if len(s) > at).most_common(1)[0][0]
+            missing = [i for i, s in enumerate(said) if s[at : at + 1] != [most]]
+            yield group, most[0], [group - first + i for i in missing]
 
     def describe(self) -> list[str]:
         """See Unit."""
@@ -120,6 +128,12 @@ class RegisterPool(Idle):
                 f"CTA {w.launch.cta_name(w, cta)}: warp {warps} waits at {w.kernel.where(site)} for {count} registers"
                 f" a thread; began with {self._entry}, warps own {', '.join(map(str, own.tolist()))}, and"
                 f" {int(self._free[cta])} a thread of one warp are free"
+                + "".join(
+                    f"; warp {', '.join(map(str, missing))} of its warpgroup did not execute that at"
+                    f" {w.kernel.where(at)}"
+                    for _, at, missing in self._partial(cta)
+                    if at != site
+                )
             )
         return told
 

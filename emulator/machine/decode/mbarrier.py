@@ -95,7 +95,8 @@ def _expect(c: Context) -> Step:
         for row, lanes, cta, offset in objects(w, space, read, site):
             warp = int(w.warps[row])
             b = w.mbarriers.find(cta, offset, warp, site)
-            if b is not None and w.clusters.visit(cta, warp, site, "it counts bytes at an mbarrier of"):
+            what = "it counts bytes at an mbarrier of"
+            if b is not None and w.clusters.visit(cta, warp, site, what, (b.agent, b.stamp)):
                 w.mbarriers.expect(b, sign * int(values[row, lanes].sum()), warp, site)
                 w.mbarriers.settle(b)
 
@@ -244,9 +245,8 @@ def copies_arrive(c: Context) -> Step:
             if increments:
                 b.pending += int(lanes.sum())
             handed = w.clocks.release(np.array([warp]))[0]
-            epoch = int(w.clocks.epoch[warp]) - 1
             w.released(row)
-            w.copies.arrive_on(b, warp, lanes, handed, epoch, site)
+            w.copies.arrive_on(b, warp, lanes, handed, site)
 
     return step
 
