@@ -55,12 +55,13 @@ class Estimate:
 @dataclass(frozen=True)
 class SharedArea:
     """A named area of a block's dynamic shared memory: `stages` pieces of `stage_bytes`, one after the
-    other."""
+    other. `offset_bytes` counts from the first address that is a multiple of `align`."""
 
     name: str
     offset_bytes: int
     stage_bytes: int
     stages: int = 1
+    align: int = 1
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from search_space.plan.expressions import add, ceil_div, floor_div, least, most,
 from search_space.plan.gemm_cuda_plan import LAST, REDUCE, WHOLE, Grid
 from search_space.plan.gemm_cuda_shape import Shape, Side
 from search_space.plan.gemm_sm90_space import MOST_EXTENT, NAME
-from search_space.plan.gemm_sm90_tile import BLOCK_ROWS, DIRECT, STAGED, TMA, Panel, Tile
+from search_space.plan.gemm_sm90_tile import ALIGN, BLOCK_ROWS, DIRECT, STAGED, TMA, Panel, Tile
 from search_space.schedule import Schedule, Value
 
 SOURCE = "cuda/gemm/gemm_sm90.cu"
@@ -137,14 +137,14 @@ def shared_map(problem: Problem, s: Schedule) -> tuple[SharedArea, ...]:
     """The rings, what is on its way out, and the barriers; from the first multiple of 1024 on."""
     shape, t = Shape.of(problem), Tile.of(s)
     a, b = t.stage_bytes
-    areas = [SharedArea("a", 0, a, t.stages), SharedArea("b", t.stages * a, b, t.stages)]
+    areas = [("a", 0, a, t.stages), ("b", t.stages * a, b, t.stages)]
     if out := t.out_bytes(shape):
         pieces = t.store_panels if t.store == TMA else 4
-        areas.append(SharedArea("out", t.out_at, out // pieces, t.sharers * pieces))
+        areas.append(("out", t.out_at, out // pieces, t.sharers * pieces))
     barriers = t.out_at + t.sharers * t.out_bytes(shape)
-    areas.append(SharedArea("full", barriers, 8, t.stages))
-    areas.append(SharedArea("empty", barriers + 8 * t.stages, 8, t.stages))
-    return tuple(areas)
+    areas.append(("full", barriers, 8, t.stages))
+    areas.append(("empty", barriers + 8 * t.stages, 8, t.stages))
+    return tuple(SharedArea(*area, align=ALIGN) for area in areas)
 
 
 def structure(problem: Problem, device: GpuDevice, s: Schedule) -> dict[str, Value]:

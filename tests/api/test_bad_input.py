@@ -136,7 +136,7 @@ def test_a_body_over_the_limit_is_413_declared_or_not(client: TestClient) -> Non
         ),
         ({"problem": GOOD, "seed": -1}, "seed"),
         ({"problem": GOOD, "force": 1}, "force"),
-        ({"problem": GOOD, "device": CPU, "families": ["gemm_sm90"]}, "families[0]"),
+        ({"problem": GOOD, "device": CPU, "families": ["gemm_sm100"]}, "families[0]"),
         ({"problem": GOOD, "device": CPU, "params": {"nonsense": 1}}, "params.nonsense"),
         ({"problem": GOOD, "budgets": {}}, "budgets"),
         ({"problems": [{"problem": {**GOOD, "m": -1}}]}, "problems[0].problem.m"),

@@ -74,6 +74,9 @@ class Toy:
     def proof_problems(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[Problem, ...]:
         return ()
 
+    def roles(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, range]:
+        return {}
+
 
 def grid(n: int, choices: int) -> tuple[Parameter, ...]:
     groups = ("tile", "movement", "layout", "roles", "order")
@@ -219,7 +222,7 @@ def test_two_parameters_of_one_name_are_a_mistake() -> None:
 
 def test_families_that_are_not_there_are_named() -> None:
     with pytest.raises(UnknownFamily, match="not built yet"):
-        get_family("gemm_sm90")
+        get_family("gemm_sm100")
     with pytest.raises(UnknownFamily, match="nearest: gemm_x86"):
         get_family("gemm-x86")
 

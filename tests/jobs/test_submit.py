@@ -198,7 +198,7 @@ def test_an_arch_needs_no_device(database: Database) -> None:
         ({"target": {"device": GPU}}, "target.device"),
         ({"target": {"device": "gpu-0000-1sm-1g-p1"}}, "target.device"),
         ({"policy": {"launch": "graph"}}, "policy.launch"),
-        ({"families": ["gemm_sm90"]}, "families[0]"),
+        ({"families": ["gemm_sm100"]}, "families[0]"),
         ({"params": {"m_r": 4}}, "params.m_r"),
         ({"params": {"mr": 5}}, "params.mr"),
         ({"params": {"pack": 1}}, "params.pack"),

@@ -83,6 +83,9 @@ class ToyFamily:
     def proof_problems(self, problem: Problem, device: Device, schedule: Schedule) -> tuple[Problem, ...]:
         return ()
 
+    def roles(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, range]:
+        return {}
+
 
 def plan_json(arch: str, workspace_bytes: int) -> dict[str, object]:
     return {
