@@ -64,8 +64,8 @@ class Clusters(Idle):
         self._open: dict[int, ClusterBarrier] = {}
         self.gone: set[int] = set()
         """Resident CTAs that have ended."""
-        self._visits: dict[int, dict[tuple[int, int, int], int]] = {}
-        """Of each CTA, by (warp of a peer, place, warp or agent whose stamp it has): that stamp, of the last."""
+        self._visits: dict[int, dict[tuple[int, int, int], tuple[int, int]]] = {}
+        """Of each CTA, by (warp of a peer, place, agent): epoch of the warp and stamp of the agent, of the last."""
         self.fenced: dict[int, I32] = {}
         """By warp: what it had done at its last fence of scope .cluster, which a relaxed arrive hands on."""
 
@@ -161,7 +161,7 @@ class Clusters(Idle):
         self, cta: int, warp: int, site: int, what: str, seen_as: tuple[int, int] | None = None
     ) -> bool:
         """`warp` touches CTA `cta` in some way; whether that still lives. Faults are told here. `seen_as`: the
-        agent and stamp by which that CTA sees it, for what counts at an mbarrier of it."""
+        agent and stamp by which that CTA may see it too, for what counts at an mbarrier of it."""
         w = self._w
         if int(w.cta_of[warp]) == cta:
             return True
@@ -171,8 +171,9 @@ class Clusters(Idle):
                 warp=warp,
             )  # fmt: skip
             return False
-        number, stamp = seen_as or (warp + w.clocks.base, int(w.clocks.epoch[warp]))
-        self._visits.setdefault(cta, {})[(warp, site, number)] = stamp
+        number, stamp = seen_as or (-1, 0)
+        epoch = int(w.clocks.epoch[warp])
+        self._visits.setdefault(cta, {})[(warp, site, number)] = (epoch, stamp)
         return True
 
     def ended(self, cta: int, site: int) -> None:
@@ -180,9 +181,11 @@ class Clusters(Idle):
         w = self._w
         self.gone.add(cta)
         own = np.arange(cta * w.per_cta, (cta + 1) * w.per_cta)
-        for (warp, at, number), stamp in self._visits.get(cta, {}).items():
-            numbers = np.full(len(own), number)
-            if not w.clocks.ordered(own, numbers, np.full(len(own), stamp, np.int32)).any():
+        for (warp, at, number), (epoch, stamp) in self._visits.get(cta, {}).items():
+            seen = any(w.clocks.knows(mine, warp + w.clocks.base, epoch) for mine in own.tolist())
+            if not seen and number >= 0:
+                seen = any(w.clocks.knows(mine, number, stamp) for mine in own.tolist())
+            if not seen:
                 other = w.launch.cta_name(w, int(w.cta_of[warp]))
                 w.launch.fault(
                     w, FaultKind.PEER, site,
