@@ -73,6 +73,7 @@ def _triton_tma(bm: int, bn: int, bk: int, stages: int, warps: int, *, roles: bo
         # Rows of whole 16 bytes: what a tensor map wants.
         sizes=((2 * bm, bn, (stages + 2) * bk), (bm + 24, bn + 40, 3 * bk + 24), (8, 8, 8)),
         waits=_WAITS,
+        shared_align=_SHARED_ALIGN,
     )  # fmt: skip
 
 
@@ -81,6 +82,8 @@ _HOPPER = (
     "cp.async.bulk.tensor.", ".mbarrier::complete_tx::bytes", ".bulk_group", "mbarrier.try_wait.parity",
     "mbarrier.arrive.expect_tx", "fence.proxy.async", "stmatrix.sync.aligned",
 )  # fmt: skip
+# Both rely on it for the 128-byte swizzle and declare 16; devices do place it so.
+_SHARED_ALIGN = 1024
 _WAITS = ("mbarrier.try_wait", "wgmma.wait_group", "fence.proxy.async")
 
 
@@ -143,6 +146,7 @@ def _cutlass3(
         b_nk=True,
         sizes=((2 * bm, bn, (stages + 2) * bk), (3 * bm + 24, 2 * bn + 40, 3 * bk + 24), (8, 8, 8)),
         waits=_WAITS,
+        shared_align=_SHARED_ALIGN,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ is there for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,9 @@ import numpy as np
 from rooftile.plan import Arg, ConcreteLaunch, Encode, Launch, LaunchPlan, ceil_div, mul
 
 from emulator import Order, Program, Report, run_plan
+
+# An instruction alone on its line, perhaps behind a predicate.
+_DROPPED = re.compile(r"\s*(?:@!?%?\w+\s+)?(?P<text>[a-z][\w.:]+[^;]*);\s*$")
 
 
 class WitnessMissingError(Exception):
@@ -58,10 +62,28 @@ class Witness:
     """Whether even reading shared memory that nobody wrote is ruled out at these sizes."""
     waits: tuple[str, ...] = ("cp.async.wait_group", "bar.sync")
     """Beginnings of instructions without which, each, the kernel is wrong and has to be accused."""
+    shared_align: int = 1
+    """What it takes for granted, beyond what it declares, of the place of its dynamic shared memory."""
 
     def missing_opcodes(self, ptx: str) -> list[str]:
         """Which of `opcodes` the PTX does not have."""
         return [name for name in self.opcodes if name not in ptx]
+
+    def program(self, ptx: str) -> Program:
+        """Its PTX, or that with something left out, to be run."""
+        return Program.from_ptx(ptx, shared_align=self.shared_align)
+
+    def without(self, ptx: str, dropped: str) -> str:
+        """Its PTX without every instruction that begins so. A try_wait gives a predicate: it always says
+        yes."""
+        lines = []
+        for line in ptx.splitlines():
+            found = _DROPPED.match(line)
+            if found is None or not found["text"].startswith(dropped):
+                lines.append(line)
+            elif found["text"].startswith("mbarrier.try_wait"):
+                lines.append(f"setp.eq.b32 {found['text'].split()[1].rstrip(',')}, 0, 0;")
+        return "\n".join(lines)
 
 
 def _triton_ptx(bm: int, bn: int, bk: int, stages: int, warps: int) -> Callable[[], str]:

@@ -6,11 +6,13 @@ from functools import cache
 
 import pytest
 
+from bench.emulation.hopper_witnesses import hopper_witnesses
 from bench.emulation.witnesses import Witness, WitnessMissingError, run_witness, witnesses
-from emulator import Order, Program
+from emulator import Order
 
 # bf16 has 8 bits: the mean error of rounding a result is about 2^-9.
 BOUND = 4e-3
+WITNESSES = (*witnesses(), *hopper_witnesses())
 
 
 @cache
@@ -19,14 +21,14 @@ def build(witness: Witness) -> str:
     return witness.build()
 
 
-@pytest.mark.parametrize("witness", witnesses(), ids=lambda w: w.name)
+@pytest.mark.parametrize("witness", WITNESSES, ids=lambda w: w.name)
 def test_a_witness_is_right_and_unaccused(witness: Witness) -> None:
     try:
         ptx = build(witness)
     except WitnessMissingError as error:
         pytest.skip(str(error))
     assert witness.missing_opcodes(ptx) == []
-    program = Program.from_ptx(ptx)
+    program = witness.program(ptx)
     for size in witness.sizes:
         for order in (Order("early"), Order("late"), Order("random", 3)):
             error, report = run_witness(witness, program, size, order, 0)
@@ -34,7 +36,7 @@ def test_a_witness_is_right_and_unaccused(witness: Witness) -> None:
             assert error < BOUND, (size, str(order), error)
 
 
-@pytest.mark.parametrize("witness", witnesses(), ids=lambda w: w.name)
+@pytest.mark.parametrize("witness", WITNESSES, ids=lambda w: w.name)
 @pytest.mark.parametrize("order", [Order("early"), Order("late")], ids=str)
 def test_a_witness_without_its_waits_is_accused(witness: Witness, order: Order) -> None:
     """So that silence above means something. Without all of them: Triton's own overlap, and one may be
@@ -43,8 +45,9 @@ def test_a_witness_without_its_waits_is_accused(witness: Witness, order: Order) 
         ptx = build(witness)
     except WitnessMissingError as error:
         pytest.skip(str(error))
-    for dropped in ("cp.async.wait_group", "bar.sync"):
-        lines = ["" if line.strip().startswith(dropped) else line for line in ptx.splitlines()]
-        program = Program.from_ptx("\n".join(lines))
-        _, report = run_witness(witness, program, witness.sizes[0], order, 0)
+    for dropped in witness.waits:
+        less = witness.without(ptx, dropped)
+        assert dropped in ptx
+        assert dropped not in less
+        _, report = run_witness(witness, witness.program(less), witness.sizes[0], order, 0)
         assert not report.clean, (dropped, witness.name)
