@@ -507,7 +507,7 @@ MUTATIONS = (
     _m(
         "wrong predicate",
         "a load by the whole warp",
-        Edit(MAIN, "if (warp == 0 && ptx::elect_sync()) {", "if (warp == 0) {"),
+        Edit(MAIN, "issues = ptx::elect_sync();", "issues = true;"),
     ),
     _m("wrong predicate", "a release by every lane", Edit(MAIN, "tells = lane < PEERS;", "tells = true;")),
 )

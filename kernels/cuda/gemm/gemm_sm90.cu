@@ -186,7 +186,9 @@ extern "C" __global__ void
 #if RT_PRODUCER_REGISTERS
         ptx::setmaxnreg_dec_sync_aligned_u32<RT_PRODUCER_REGISTERS>();
 #endif
-        if (warp == 0 && ptx::elect_sync()) {
+        // The whole warp goes through the loops, so that its values are known to be alike and need few registers.
+        if (warp == 0) {
+            const bool issues = ptx::elect_sync();
             const unsigned long long policy_a = PanelsA::policy(), policy_b = PanelsB::policy();
 #pragma unroll 1
             for (unsigned at = first; at < tiles.total; at += tiles.step) {
@@ -196,11 +198,13 @@ extern "C" __global__ void
                     const int from_k = (one.part.first + i) * BK;
                     const unsigned barrier = full + turn.stage * 8;
                     wait<(CLUSTER > 1)>(empty + turn.stage * 8, turn.parity ^ 1);
-                    ptx::mbarrier_arrive_expect_tx_shared_cta_b64(barrier, PanelsA::LOADED_BYTES + PanelsB::LOADED_BYTES);
-                    PanelsA::load(base + A_AT + turn.stage * PanelsA::BYTES, map_a, one.row, from_k, one.tile.batch, barrier,
-                                  place.column, place.mask_a(), policy_a);
-                    PanelsB::load(base + B_AT + turn.stage * PanelsB::BYTES, map_b, one.column, from_k, one.tile.batch, barrier,
-                                  place.row, place.mask_b(), policy_b);
+                    if (issues) {
+                        ptx::mbarrier_arrive_expect_tx_shared_cta_b64(barrier, PanelsA::LOADED_BYTES + PanelsB::LOADED_BYTES);
+                        PanelsA::load(base + A_AT + turn.stage * PanelsA::BYTES, map_a, one.row, from_k, one.tile.batch, barrier,
+                                      place.column, place.mask_a(), policy_a);
+                        PanelsB::load(base + B_AT + turn.stage * PanelsB::BYTES, map_b, one.column, from_k, one.tile.batch,
+                                      barrier, place.row, place.mask_b(), policy_b);
+                    }
                     turn.next();
                 }
                 if constexpr (!PERSISTENT) break;

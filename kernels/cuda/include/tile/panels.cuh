@@ -54,7 +54,8 @@ struct Panels {
     /// Load slice `slice` of the tile that begins at `x` of m (or n) and `k`, into every block of `mask`.
     static __device__ __forceinline__ void load(unsigned stage, const ptx::TensorMap& map, int x, int k, int entry,
                                                 unsigned barrier, int slice, unsigned short mask, unsigned long long policy) {
-#pragma unroll
+        // Many boxes written out would hold an address each in a register, of which the producer has few.
+#pragma unroll(BOXES > 4 ? 1 : BOXES)
         for (int box = 0; box < BOXES; ++box) {
             const unsigned dst = stage + box * PANEL + slice * BOX_ROWS * SWIZZLE;
             const int along = (K_CONTIGUOUS ? k : x) + box * WIDTH, across = (K_CONTIGUOUS ? x : k) + slice * BOX_ROWS;
