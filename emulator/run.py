@@ -113,12 +113,13 @@ def run_plan(
     reading itself a fault. Some right kernels do read such bytes, for products that they never store (CUTLASS
     2 for rows outside the result): those pass with `strict` off only.
 
-    `fp8_bits`: bits of the mantissa that a WGMMA of fp8 keeps of its sum, cut off below; 14 is about what Hopper
-    does (measured by others, not documented), so that a long sum without promotion to f32 is seen to lose. None:
-    sums are exact.
+    `fp8_bits`: bits of the mantissa that a WGMMA of fp8 keeps of its sum, cut off below; 14 is about what
+    Hopper does (measured by others, not documented), so that a long sum without promotion to f32 is seen to
+    lose. None: sums are exact.
 
-    `pack` makes the parameters of a launch in another way than from the plan's arguments: for kernels from outside
-    whose parameters are one struct. It is given the launch, the buffers' addresses and what encodes tensor maps."""
+    `pack` makes the parameters of a launch in another way than from the plan's arguments: for kernels from
+    outside whose parameters are one struct. It is given the launch, the buffers' addresses and what encodes
+    tensor maps."""
     order = order or Order()
     started = time.monotonic()
     known = {"sm_count": sm_count, "threads": 1, **names}
@@ -330,7 +331,8 @@ def _check_geometry(where: str, step: ConcreteLaunch, threads: int) -> None:
         n % c for n, c in zip(step.grid, step.cluster, strict=True)
     ):
         raise EmulatorError(
-            f"{where}: cluster {step.cluster} for grid {step.grid}; at most {_MOST_CLUSTER} CTAs, and a whole number"
+            f"{where}: cluster {step.cluster} for grid {step.grid}; at most {_MOST_CLUSTER} CTAs, and a"
+            f" whole number"
             " of clusters"
         )
 

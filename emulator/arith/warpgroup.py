@@ -1,8 +1,8 @@
 """What does a WGMMA compute: where do its operands lie in shared memory, and which register holds what?
 
 PTX ISA 9.7.15.5. M is 64, and K always 32 bytes of elements. An operand in shared memory is a set of 16-byte
-pieces: K-major each holds elements of one row, MN-major elements of one k. Products are exact, summed in f64 with
-the accumulator and rounded once an instruction; how the tensor core rounds inside is not documented.
+pieces: K-major each holds elements of one row, MN-major elements of one k. Products are exact, summed in f64
+with the accumulator and rounded once an instruction; how the tensor core rounds inside is not documented.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from emulator.arith.floats import NAN
 from emulator.arith.formats import table
 from emulator.arith.types import Array
 
-__all__ = ["ROWS", "Descriptor", "a_matrix", "accumulate", "elements", "from_registers", "pieces", "to_registers"]
+__all__ = [
+    "ROWS",
+    "Descriptor",
+    "a_matrix",
+    "accumulate",
+    "elements",
+    "from_registers",
+    "pieces",
+    "to_registers",
+]
 
 ROWS = 64
 K_BYTES = 32
@@ -41,14 +50,14 @@ class Descriptor:
         """From its 64 bits. ValueError where a reserved bit is set."""
         if bits & _RESERVED:
             raise ValueError(f"its matrix descriptor {bits:#x} has reserved bits set")
-        field = [(bits >> at & 0x3FFF) << 4 for at in (0, 16, 32)]
-        return cls(*field, bits >> 49 & 7, _SWIZZLES[bits >> 62])
+        start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+        return cls(start, leading, stride, bits >> 49 & 7, _SWIZZLES[bits >> 62])
 
 
 @cache
 def pieces(bits: int, extent: int, mn_major: bool) -> Array:
-    """Addresses of the 16-byte pieces of an operand with `extent` rows (or columns of B): (extent, 2), MN-major
-    (16, extent / 8) with k first. ValueError for a descriptor that cannot be."""
+    """Addresses of the 16-byte pieces of an operand with `extent` rows (or columns of B): (extent, 2),
+    MN-major (16, extent / 8) with k first. ValueError for a descriptor that cannot be."""
     d = Descriptor.of(bits)
     wide = d.swizzle
     if mn_major:
@@ -137,15 +146,16 @@ def to_registers(kind: str, d: Array) -> Array:
 def accumulate(
     kind: str, a: Array, b: Array, c: Array | None, signs: Sequence[int], satfinite: bool, bits: int | None
 ) -> Array:
-    """A (rows, k) B^T (n, k) + C, rounded to the type of D but kept as f64 (s32: int64). `bits` of the mantissa
-    that the tensor core keeps of its sum, None for all."""
+    """A (rows, k) B^T (n, k) + C, rounded to the type of D but kept as f64 (s32: int64). `bits` of the
+    mantissa that the tensor core keeps of its sum, None for all."""
     total = a @ b.T
     if signs[0] * signs[1] < 0:
         total = -total
     if kind == "s32":
         whole = np.rint(total).astype(np.int64) + (0 if c is None else c)
         if satfinite:
-            return np.clip(whole, -(1 << 31), (1 << 31) - 1)
+            cut: Array = np.clip(whole, -(1 << 31), (1 << 31) - 1)
+            return cut
         out: Array = whole.astype(np.int32).astype(np.int64)
         return out
     if bits is not None:
@@ -162,8 +172,8 @@ def accumulate(
 
 
 def _aligned(total: Array, c: Array | None, bits: int) -> Array:
-    """The sum of products and C, both cut to `bits` of mantissa below the larger one: as fp8 sums on Hopper were
-    measured to be (about 14 bits, its leading one among them)."""
+    """The sum of products and C, both cut to `bits` of mantissa below the larger one: as fp8 sums on Hopper
+    were measured to be (about 14 bits, its leading one among them)."""
     most = np.abs(total) if c is None else np.maximum(np.abs(total), np.abs(c))
     _, exponent = np.frexp(np.where(np.isfinite(most), most, 1.0))
     unit = np.ldexp(1.0, exponent - bits)

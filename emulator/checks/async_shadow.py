@@ -1,11 +1,11 @@
 """Is what an asynchronous unit reads or writes ordered after what others did there, and visible to it?
 
-For TMA and WGMMA, which work beside the warps. Their accesses are checked for the thread that issues them, as of
-the issue: order by what its warp knows, visibility by what a proxy fence has handed to the async proxy. What
-they wrote is stamped UNDER_WAY, behind which nothing is ordered, until they end; then with the phase of the
-mbarrier that counts it (an agent of the clocks), or, of bulk stores, as their issuer's once it has waited. What
-they read belongs to an agent (WGMMA), or counts as being read until the issuer has waited (bulk stores).
-"""
+For TMA and WGMMA, which work beside the warps. Their accesses are checked for the thread that issues them, as
+of the issue: order by what its warp knows, visibility by what a proxy fence has handed to the async proxy.
+What they wrote is stamped UNDER_WAY, behind which nothing is ordered, until they end; then with the phase of
+the mbarrier that counts it (an agent of the clocks), or, of bulk stores, as their issuer's once it has
+waited. What they read belongs to an agent (WGMMA), or counts as being read until the issuer has waited (bulk
+stores). """
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from emulator.checks.clocks import BEFORE, NEVER, Index
 from emulator.checks.shadow import ASYNC, OBJECT, UNDER_WAY, Conflict, Shadow
 
 if TYPE_CHECKING:
-    from emulator.checks.shadow import I32, Bools
+    pass
 
 
 def after_writes(

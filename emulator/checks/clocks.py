@@ -14,10 +14,11 @@ that it counts; a warpgroup's tensor core, whose stamps are its groups, what the
 no rows: who observes a phase or waits for a group knows it, and hands it on. Their numbers (`agent`) follow
 those of all warps.
 
-The async proxy (tensor copies, bulk copies, WGMMA) sees what threads wrote only behind a fence.proxy.async. So
-with `proxies` two more rows a warp travel along, for shared and for global memory: the last epoch of each
+The async proxy (tensor copies, bulk copies, WGMMA) sees what threads wrote only behind a fence.proxy.async.
+So with `proxies` two more rows a warp travel along, for shared and for global memory: the last epoch of each
 other warp whose writes such a fence has handed to the async proxy. A fence takes over what is known then, and
-what barriers carry is carried in these rows too: so it may stand anywhere on the way (PTX ISA 8.5, 9.7.15.4)."""
+what barriers carry is carried in these rows too: so it may stand anywhere on the way (PTX ISA 8.5,
+9.7.15.4)."""
 
 from __future__ import annotations
 
@@ -156,7 +157,7 @@ class Clocks:
         mine: I32 = self.known[warp[:, None], first[:, None] + np.arange(self.warps)]
         return mine
 
-    # -- agents and the async proxy ---------------------------------------------------------------------------
+    # -- agents and the async proxy ---------------------------------------------------------------------
 
     def nothing(self) -> I32:
         """A row that knows nothing."""
@@ -187,7 +188,7 @@ class Clocks:
         for space in spaces:
             np.maximum(self._proxy[space][warp], row, out=self._proxy[space][warp])
 
-    # -- barriers --------------------------------------------------------------------------------------------
+    # -- barriers ---------------------------------------------------------------------------------------
 
     def release(self, warp: Index) -> I32:
         """What `warp` (n,) brings to a barrier now; a new epoch begins."""
@@ -214,7 +215,7 @@ class Clocks:
         self.known[warps, self._own[warps]] = self.epoch[warps]
         self.epoch[warps] += 1
 
-    # -- words in memory that order (only with `full`): one at a time, for they are few ----------------------
+    # -- words in memory that order (only with `full`): one at a time, for they are few -----------------
 
     def stamp(self, warp: Index) -> I32:
         """Stamps of strong writes. A fence and the write behind it are one release: who acquires it is

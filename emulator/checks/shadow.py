@@ -24,7 +24,8 @@ WHOLE = 32
 """In place of a lane: the warp as a whole, or several of its lanes. Nothing of the warp itself is ordered
 with it without a barrier. A thread's number here is 64 * (warp of the launch, or agent) + lane."""
 ASYNC, OBJECT = 33, 34
-"""In place of a lane: the asynchronous unit that a warp set to work, or an agent; an mbarrier that lies there."""
+"""In place of a lane: the asynchronous unit that a warp set to work, or an agent; an mbarrier that lies
+there."""
 UNDER_WAY = 2**31 - 2
 """Stamp of what has not ended, and of mbarriers: nothing is ordered behind it."""
 

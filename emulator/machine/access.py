@@ -165,7 +165,7 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
     )
 
 
-# -- spaces --------------------------------------------------------------------------------------------------
+# -- spaces ---------------------------------------------------------------------------------------------
 
 
 def _by_space(w: Wave, a: Access, address: I64, row: Index, lane: Index, data: U8 | None) -> U8:
@@ -207,7 +207,8 @@ def _aligned(w: Wave, a: Access, address: I64, row: Index, lane: Index) -> Bools
 def _shared(
     w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools, cluster: bool = False
 ) -> tuple[I64, Bools]:
-    """Offsets into the wave's shared memory, and which are fine. `cluster`: that of any CTA of the cluster."""
+    """Offsets into the wave's shared memory, and which are fine. `cluster`: that of any CTA of the
+    cluster."""
     target = w.cta_of[w.warps[row]]
     if w.rank_base is not None:
         ok, target = _ranks(w, a, address, row, lane, ok, target, cluster)
@@ -341,7 +342,8 @@ def shared_offsets(w: Wave, a: Access, address: I64, row: Index, lane: Index) ->
 def shared_places(
     w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index
 ) -> tuple[I64, Bools]:
-    """The same for a space that may be generic ("shared": the own CTA's, "cluster": of all of the cluster)."""
+    """The same for a space that may be generic ("shared": the own CTA's, "cluster": of all of the
+    cluster)."""
     if space == "generic":
         known = address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS
         _refuse(w, a, known, address, row, lane, "shared memory")
@@ -363,7 +365,7 @@ def outside(w: Wave, a: Access, buffer: Buffer, address: I64, inside: Bools, row
     _inside(w, a, buffer, address, np.full(n, row), np.full(n, lane), np.arange(n), inside)
 
 
-# -- telling -------------------------------------------------------------------------------------------------
+# -- telling --------------------------------------------------------------------------------------------
 
 
 def _buffer_at(w: Wave, address: int) -> str | None:
@@ -433,14 +435,18 @@ def _agent(w: Wave, c: Conflict) -> str:
     """Of something that an asynchronous unit does or did."""
     where = w.kernel.where(c.other_site)
     if c.other_warp < w.clocks.total:
-        return f"which the asynchronous work that {_who(w, c)} issues at {where} touches: nothing orders the two"
+        return (
+            f"which the asynchronous work that {_who(w, c)} issues at {where} touches: nothing orders the"
+            f" two"
+        )
     barrier = w.mbarriers.of_agent(c.other_warp)
     if c.what == "write after read":
         return f"which the WGMMA at {where} reads: no wait for its group is known here"
     if barrier is None:
         return f"which the copy at {where} writes: nothing orders the two"
     return (
-        f"which the copy at {where} writes that the mbarrier {w.mbarriers.name(barrier.offset)} counts: the end of"
+        f"which the copy at {where} writes that the mbarrier {w.mbarriers.name(barrier.offset)} counts: the"
+        f" end of"
         " that phase is not known here"
     )
 
@@ -507,7 +513,7 @@ def two_lanes(w: Wave, a: Access, granule: Index, twice: Bools, data: U8, row: I
     )  # fmt: skip
 
 
-# -- counting ------------------------------------------------------------------------------------------------
+# -- counting -------------------------------------------------------------------------------------------
 
 
 def count_shared(w: Wave, what: str, width: int, address: I64, row: Index) -> None:

@@ -1,10 +1,9 @@
 """Which bulk copies and tensor copies are under way, and when do their bytes land?
 
 Loads write shared memory and are counted by an mbarrier: they end by themselves, at any moment. Stores and
-reductions read shared memory and write global memory, and belong to a bulk group of the thread that issued them:
-.read waits for the reading, the other form for all of it. Whatever the order, the bytes are under way in the eyes
-of the checks until someone has waited.
-"""
+reductions read shared memory and write global memory, and belong to a bulk group of the thread that issued
+them: .read waits for the reading, the other form for all of it. Whatever the order, the bytes are under way
+in the eyes of the checks until someone has waited. """
 
 from __future__ import annotations
 
@@ -95,7 +94,7 @@ class Bulk(Idle):
         self._stores: dict[tuple[int, int], list[Store]] = {}
         self._group: dict[tuple[int, int], int] = {}
 
-    # -- into shared memory -----------------------------------------------------------------------------------
+    # -- into shared memory -----------------------------------------------------------------------------
 
     def issue_load(self, made: Load, lane: int) -> None:
         """A load begins."""
@@ -152,7 +151,7 @@ class Bulk(Idle):
                     if w.rng.random() < 0.5:
                         self._write(made)
 
-    # -- out of shared memory ---------------------------------------------------------------------------------
+    # -- out of shared memory ---------------------------------------------------------------------------
 
     def issue_store(self, made: Store) -> None:
         """A store or reduction begins; `group` is filled in here."""
@@ -198,7 +197,8 @@ class Bulk(Idle):
         data = made.data
         if data is None:
             data = load(self._w.shared.data, made.source.offset, 16).reshape(-1)
-        return data[piece.at[:, None] + np.arange(piece.width)]
+        found: U8 = data[piece.at[:, None] + np.arange(piece.width)]
+        return found
 
     def commit(self) -> None:
         """The active lanes close a bulk group."""
@@ -208,7 +208,8 @@ class Bulk(Idle):
             self._group[key] = self._group.get(key, 0) + 1
 
     def wait(self, pending: int, read: bool) -> None:
-        """The active lanes wait until at most `pending` of their groups are under way (`read`: still read)."""
+        """The active lanes wait until at most `pending` of their groups are under way (`read`: still
+        read)."""
         w = self._w
         w.counters.add("waits.bulk_read" if read else "waits.bulk", w.warps)
         if not self._stores:
@@ -254,7 +255,7 @@ class Bulk(Idle):
                 data = made.apply(load(piece.buffer.data, piece.offset, piece.width), data)
             store(piece.buffer.data, piece.offset, data)
 
-    # -- ends -------------------------------------------------------------------------------------------------
+    # -- ends -------------------------------------------------------------------------------------------
 
     def exited(self, site: int) -> None:
         """See Unit."""
@@ -268,7 +269,8 @@ class Bulk(Idle):
                     continue
                 committed = made.group < self._group.get(key, 0)
                 text = (
-                    f"it ends while its bulk store from {w.kernel.where(made.site)} may still read shared memory: "
+                    f"it ends while its bulk store from {w.kernel.where(made.site)} may still read shared"
+                    f" memory: "
                     + ("no cp.async.bulk.wait_group covers it" if committed else "it is in no group")
                 )
                 w.launch.fault(w, FaultKind.OUTSTANDING_WORK, site, text, warp=key[0], lane=key[1])

@@ -1,9 +1,8 @@
 """Which CTAs form a cluster, when do they meet at its barrier, and may one end while another still needs it?
 
-CTAs of a cluster are resident together, one after the other by rank. A peer's shared memory and mbarriers may be
-touched only while the peer lives: an access that comes too late is seen directly; one that came in time by luck,
-since nothing orders it before the peer's end, is seen at that end.
-"""
+CTAs of a cluster are resident together, one after the other by rank. A peer's shared memory and mbarriers may
+be touched only while the peer lives: an access that comes too late is seen directly; one that came in time by
+luck, since nothing orders it before the peer's end, is seen at that end. """
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from emulator.machine.units import Idle
 from emulator.report import FaultKind
 
 if TYPE_CHECKING:
-    from emulator.checks.clocks import I32, Index
+    from emulator.checks.clocks import I32
     from emulator.machine.wave import Array, Wave
 
 Bools = npt.NDArray[np.bool_]
@@ -65,11 +64,12 @@ class Clusters(Idle):
         self.gone: set[int] = set()
         """Resident CTAs that have ended."""
         self._visits: dict[int, dict[tuple[int, int, int], tuple[int, int]]] = {}
-        """Of each CTA, by (warp of a peer, place, agent): epoch of the warp and stamp of the agent, of the last."""
+        """Of each CTA, by (warp of a peer, place, agent): epoch of the warp and stamp of the agent, of the
+        last."""
         self.fenced: dict[int, I32] = {}
         """By warp: what it had done at its last fence of scope .cluster, which a relaxed arrive hands on."""
 
-    # -- the barrier ------------------------------------------------------------------------------------------
+    # -- the barrier ------------------------------------------------------------------------------------
 
     def _barrier(self, cluster: int) -> ClusterBarrier:
         found = self._open.get(cluster)
@@ -149,7 +149,7 @@ class Clusters(Idle):
         self.fenced[warp] = w.clocks.release(np.array([warp]))[0]
         w.released(row)
 
-    # -- peers -------------------------------------------------------------------------------------------------
+    # -- peers ------------------------------------------------------------------------------------------
 
     def target(self, row: int, rank: int) -> int | None:
         """The resident CTA of a rank in the cluster of a row's CTA; None where there is none."""
@@ -160,14 +160,15 @@ class Clusters(Idle):
     def visit(
         self, cta: int, warp: int, site: int, what: str, seen_as: tuple[int, int] | None = None
     ) -> bool:
-        """`warp` touches CTA `cta` in some way; whether that still lives. Faults are told here. `seen_as`: the
-        agent and stamp by which that CTA may see it too, for what counts at an mbarrier of it."""
+        """`warp` touches CTA `cta` in some way; whether that still lives. Faults are told here. `seen_as`:
+        the agent and stamp by which that CTA may see it too, for what counts at an mbarrier of it."""
         w = self._w
         if int(w.cta_of[warp]) == cta:
             return True
         if cta in self.gone:
             w.launch.fault(
-                w, FaultKind.PEER, site, f"{what} CTA {w.launch.cta_name(w, cta)} of its cluster, which has ended",
+                w, FaultKind.PEER, site, f"{what} CTA {w.launch.cta_name(w, cta)} of its cluster, which has"
+                f" ended",
                 warp=warp,
             )  # fmt: skip
             return False
@@ -217,7 +218,8 @@ class Clusters(Idle):
                 continue
             who = np.nonzero(missing.any(axis=1))[0].tolist()
             names = [
-                f"warp {p % w.per_cta} of CTA {w.launch.cta_name(w, (first + p) // w.per_cta)}" for p in who[:4]
+                f"warp {p % w.per_cta} of CTA {w.launch.cta_name(w, (first + p) // w.per_cta)}"
+                for p in who[:4]
             ]
             places = ", ".join(sorted({w.kernel.where(s) for s in b.sites}))
             told.append(
@@ -225,8 +227,6 @@ class Clusters(Idle):
                 f" {', '.join(names)}" + (" and others" if len(who) > 4 else "")
             )
         return told
-
-
 
 
 __all__ = ["Clusters", "special_registers"]

@@ -107,7 +107,8 @@ class Launching:
         self.order_of_ctas = ctas_by_cluster(grid, cluster)
         """CTAs as they become resident, those of a cluster one after the other; clocks count by this."""
         said = kernel.function.directives
-        self.explicit_cluster = cluster != (1, 1, 1) or "explicitcluster" in said or "reqnctapercluster" in said
+        names = {"explicitcluster", "reqnctapercluster"}
+        self.explicit_cluster = cluster != (1, 1, 1) or not names.isdisjoint(said)
         self.tensors = tensors
 
     @property
@@ -151,7 +152,7 @@ class Launching:
         finally:
             np.seterr(**old)
 
-    # -- for the instructions -----------------------------------------------------------------------------
+    # -- for the instructions ---------------------------------------------------------------------------
 
     def shadow(self, buffer: Buffer) -> Shadow | None:
         """See Watch."""
@@ -201,7 +202,7 @@ class Launching:
         x, y, _ = self.grid
         return linear % x, linear // x % y, linear // (x * y)
 
-    # -- trouble --------------------------------------------------------------------------------------------
+    # -- trouble ----------------------------------------------------------------------------------------
 
     def fault(
         self,

@@ -1,18 +1,19 @@
 """Which mbarriers are there, what do they still wait for, and who waits for them?
 
-An mbarrier counts pending arrivals and bytes; when both are nothing its phase is over (PTX ISA 9.7.13.15). Bytes
-may be told before they are expected: then the count is below zero, and a pending arrival keeps the phase open.
+An mbarrier counts pending arrivals and bytes; when both are nothing its phase is over (PTX ISA 9.7.13.15).
+Bytes may be told before they are expected: then the count is below zero, and a pending arrival keeps the
+phase open.
 
-A thread that asks for a phase that is not over is told "not yet" once, and then stands still until it is over: so
-a loop of try_wait costs nothing, and a single try_wait that nobody repeats is still seen. Where nothing else can
-run, those that stand still are told "not yet" once more; if nothing has changed when they come back, it is a
-deadlock.
+A thread that asks for a phase that is not over is told "not yet" once, and then stands still until it is
+over: so a loop of try_wait costs nothing, and a single try_wait that nobody repeats is still seen. Where
+nothing else can run, those that stand still are told "not yet" once more; if nothing has changed when they
+come back, it is a deadlock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +84,7 @@ class Mbarriers(Idle):
         """(warp, agent) -> the phase of which it was told "not yet"."""
         self._gave_up = -1
 
-    # -- objects ----------------------------------------------------------------------------------------------
+    # -- objects ----------------------------------------------------------------------------------------
 
     def find(self, cta: int, offset: int, warp: int, site: int) -> Mbarrier | None:
         """The object at an offset, that `warp` may use; None, and a fault, where there is none."""
@@ -152,7 +153,9 @@ class Mbarriers(Idle):
         if w.rank_base is not None:
             at += int(w.rank[cta]) << 24
         a = access.Access(site, BYTES, BYTES)
-        access.write(w, "shared", a, at, np.array([row]), np.array([lane]), np.full((1, BYTES), 0xFF, np.uint8))
+        access.write(
+            w, "shared", a, at, np.array([row]), np.array([lane]), np.full((1, BYTES), 0xFF, np.uint8)
+        )
 
     def _granules(self, cta: int, offset: int) -> npt.NDArray[np.intp]:
         w = self._w
@@ -160,7 +163,7 @@ class Mbarriers(Idle):
         first = (cta * w.shared.pitch + offset) // size
         return np.arange(first, first + max(BYTES // size, 1))
 
-    # -- counting ---------------------------------------------------------------------------------------------
+    # -- counting ---------------------------------------------------------------------------------------
 
     def arrive(
         self, b: Mbarrier, row: int, lanes: Bools, count: int, more_bytes: int, site: int, *,
@@ -246,12 +249,13 @@ class Mbarriers(Idle):
         self.settle(b)
         return stamp
 
-    # -- waiting ----------------------------------------------------------------------------------------------
+    # -- waiting ----------------------------------------------------------------------------------------
 
     def ask(
         self, b: Mbarrier, row: int, lanes: Bools, phase: int, site: int, acquire: bool, near: bool
     ) -> bool | None:
-        """Whether `phase` (the open one, or the one before) is over; None: the lanes stand still until it is."""
+        """Whether `phase` (the open one, or the one before) is over; None: the lanes stand still until it
+        is."""
         w = self._w
         warp = int(w.warps[row])
         if phase < b.phase:
@@ -285,7 +289,7 @@ class Mbarriers(Idle):
         """Agents that parked threads wait for."""
         return {b.agent for b in self._at.values() if b.parked}
 
-    # -- ends -------------------------------------------------------------------------------------------------
+    # -- ends -------------------------------------------------------------------------------------------
 
     def ended(self, cta: int, site: int) -> None:
         """See Unit: what an mbarrier counted must have been waited for by someone of the CTA."""
@@ -301,13 +305,13 @@ class Mbarriers(Idle):
                     " counts", warp=own[0], **self._area(offset),
                 )  # fmt: skip
 
-    # -- telling ----------------------------------------------------------------------------------------------
+    # -- telling ----------------------------------------------------------------------------------------
 
     def name(self, offset: int) -> str:
         """Where it lies, for people."""
         return self._w.launch.area(offset)[2]
 
-    def _area(self, offset: int) -> dict[str, object]:
+    def _area(self, offset: int) -> dict[str, Any]:
         name, stage, _ = self._w.launch.area(offset)
         return {"buffer": name, "stage": stage}
 
@@ -332,8 +336,10 @@ class Mbarriers(Idle):
             who = "; ".join(f"warp {', '.join(sorted(set(n)))} at {at}" for at, n in places.items())
             came = ", ".join(f"{n} of warp {p % w.per_cta}" for p, n in sorted(b.arrived.items()))
             told.append(
-                f"CTA {w.launch.cta_name(w, cta)}: the mbarrier {self.name(offset)} is in phase {b.phase}, with"
-                f" {b.pending} of {b.count} arrivals pending" + (f" ({came} came)" if came else "")
+                f"CTA {w.launch.cta_name(w, cta)}: the mbarrier {self.name(offset)} is in phase {b.phase},"
+                f" with"
+                f" {b.pending} of {b.count} arrivals pending"
+                + (f" ({came} came)" if came else "")
                 + f" and {b.bytes} bytes missing; there waits {who}"
             )
         return told

@@ -1,9 +1,9 @@
 """How many registers does each warp own, and when may one that asks for more go on?
 
-A CTA begins with the registers of its threads, as many each as fit 64 Ki registers of 32 bits for its warpgroups, in
-units of 8, at most 255 (facts by compiling: 384 threads get 168, 512 get 128). setmaxnreg.dec gives to the pool of the
-CTA, setmaxnreg.inc waits until the pool has enough (PTX ISA 9.7.19.5). Warps that end give nothing back.
-"""
+A CTA begins with the registers of its threads, as many each as fit 64 Ki registers of 32 bits for its
+warpgroups, in units of 8, at most 255 (facts by compiling: 384 threads get 168, 512 get 128). setmaxnreg.dec
+gives to the pool of the CTA, setmaxnreg.inc waits until the pool has enough (PTX ISA 9.7.19.5). Warps that
+end give nothing back. """
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _MOST = 256
 
 
 def at_entry(threads: int, blocks: int = 1) -> int:
-    """Registers that a thread owns when a CTA of so many threads begins, `blocks` of them on a multiprocessor."""
+    """Registers that a thread owns when a CTA of so many threads begins, `blocks` of them on a
+    multiprocessor."""
     warps = -(-threads // 128) * 4
     return min(_REGISTERS // blocks // (32 * warps) // 8 * 8, _MOST)
 
@@ -125,7 +126,8 @@ class RegisterPool(Idle):
             _, site, count = mine[0]
             own = self._owned[cta * w.per_cta : (cta + 1) * w.per_cta]
             told.append(
-                f"CTA {w.launch.cta_name(w, cta)}: warp {warps} waits at {w.kernel.where(site)} for {count} registers"
+                f"CTA {w.launch.cta_name(w, cta)}: warp {warps} waits at {w.kernel.where(site)} for {count}"
+                f" registers"
                 f" a thread; began with {self._entry}, warps own {', '.join(map(str, own.tolist()))}, and"
                 f" {int(self._free[cta])} a thread of one warp are free"
                 + "".join(

@@ -1,7 +1,7 @@
 """Which tensor does an instruction name, and where do the rows of a box lie in memory?
 
-The emulator has tensor maps of its own, 128 bytes that only say which one of the launch they are: a kernel can do
-nothing with a map but hand on its address.
+The emulator has tensor maps of its own, 128 bytes that only say which one of the launch they are: a kernel
+can do nothing with a map but hand on its address.
 """
 
 from __future__ import annotations
@@ -81,8 +81,12 @@ def tensor_at(w: Wave, address: int, row: int, lane: int, site: int) -> Tensor |
             if inside[0]:
                 data = buffer.data[int(offset[0]) : int(offset[0]) + TENSOR_MAP_BYTES].tobytes()
     head = data[:20]
-    if len(data) == TENSOR_MAP_BYTES and data[:16] == _MAGIC and data[20:24] == struct.pack("<I", zlib.crc32(head)):
-        number = struct.unpack("<I", data[16:20])[0]
+    if (
+        len(data) == TENSOR_MAP_BYTES
+        and data[:16] == _MAGIC
+        and data[20:24] == struct.pack("<I", zlib.crc32(head))
+    ):
+        number: int = struct.unpack("<I", data[16:20])[0]
         if number < len(w.launch.tensors):
             return w.launch.tensors[number]
     text = f"no tensor map of this launch lies at {address:#x}"
@@ -92,8 +96,8 @@ def tensor_at(w: Wave, address: int, row: int, lane: int, site: int) -> Tensor |
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a box in memory: address of the first element that exists, whether the row exists, and which
-    bytes of it do, `low` to `high` - 1 (the same for all)."""
+    """The rows of a box in memory: address of the first element that exists, whether the row exists, and
+    which bytes of it do, `low` to `high` - 1 (the same for all)."""
 
     address: I64
     exists: Bools
@@ -120,9 +124,9 @@ def rows_of(t: Tensor, at: Sequence[int]) -> Rows:
 
 @cache
 def swizzled(chunks: int, swizzle: int, start: int) -> I64:
-    """Where the 16-byte pieces of a box lie in shared memory, relative to its first byte; `start`: that byte's
-    address modulo 1024. Pieces of 128 (64, 32) bytes of address are exchanged by the address bits above (PTX ISA
-    5.5.7, tensor swizzling modes)."""
+    """Where the 16-byte pieces of a box lie in shared memory, relative to its first byte; `start`: that
+    byte's address modulo 1024. Pieces of 128 (64, 32) bytes of address are exchanged by the address bits
+    above (PTX ISA 5.5.7, tensor swizzling modes)."""
     found = np.arange(chunks, dtype=np.int64) * 16 + start
     if swizzle:
         found = swizzle_address(found, swizzle)

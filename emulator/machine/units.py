@@ -1,9 +1,9 @@
 """What does a wave ask of its asynchronous units?
 
-A unit works beside the warps: mbarriers, bulk copies and TMA, tensor cores of warpgroups, cluster barriers, the
-pool of registers. Instructions call its own methods; the wave calls these. Work that has been issued may end at
-any moment between its issue and what waits for it, and the run's order says when: `lands_at_once` asks it.
-A further unit (tcgen05 with its tensor memory) is one more class with these methods in the wave's tuple.
+A unit works beside the warps: mbarriers, bulk copies and TMA, tensor cores of warpgroups, cluster barriers,
+the pool of registers. Instructions call its own methods; the wave calls these. Work that has been issued may
+end at any moment between its issue and what waits for it, and the run's order says when: `lands_at_once` asks
+it. A further unit (tcgen05 with its tensor memory) is one more class with these methods in the wave's tuple.
 """
 
 from __future__ import annotations

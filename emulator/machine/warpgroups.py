@@ -1,14 +1,13 @@
 """Which WGMMAs are under way, and when do registers and shared memory belong to the threads again?
 
 A WGMMA is one operation of the four warps of a warpgroup; it reads shared memory and registers, and writes
-registers, at any moment between its issue and the wait for its group. Each warp's 16 rows can be computed alone,
-so a warp that is ahead need not stand still; but its wait ends only when all four have issued.
+registers, at any moment between its issue and the wait for its group. Each warp's 16 rows can be computed
+alone, so a warp that is ahead need not stand still; but its wait ends only when all four have issued.
 
-What it reads in shared memory is read by an agent of the clocks (one a warpgroup, its stamps are the groups): who
-waits for the group knows it, and may hand that on for all four warps. Registers of a WGMMA under way may not be
-touched. Plain moves are excepted, since compilers put them there: they carry the result, and that it is under
-way.
-"""
+What it reads in shared memory is read by an agent of the clocks (one a warpgroup, its stamps are the groups):
+who waits for the group knows it, and may hand that on for all four warps. Registers of a WGMMA under way may
+not be touched. Plain moves are excepted, since compilers put them there: they carry the result, and that it
+is under way. """
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ from emulator.machine.units import Idle, lands_at_once
 from emulator.report import FaultKind
 
 if TYPE_CHECKING:
-    from emulator.checks.clocks import Index
     from emulator.machine.wave import Array, Wave
 
 Bools = npt.NDArray[np.bool_]
@@ -106,7 +104,7 @@ class Warpgroups(Idle):
         self._groups: dict[int, Group] = {}
         self._each = -(-w.per_cta // WARPS)
 
-    # -- registers --------------------------------------------------------------------------------------------
+    # -- registers --------------------------------------------------------------------------------------
 
     def touched(self, index: int, write: bool) -> None:
         """An instruction reads or writes a register that WGMMAs have, in the group's rows."""
@@ -119,7 +117,8 @@ class Warpgroups(Idle):
     def _under_way(self, at: int) -> Bools:
         """Of each warp of the group: whether a WGMMA has the register."""
         rows = self._w.warps
-        return self._busy[at, rows] > self._waited[rows]
+        busy: Bools = self._busy[at, rows] > self._waited[rows]
+        return busy
 
     def _check(self, at: int, wrong: Bools, write: bool) -> None:
         if wrong.any():
@@ -160,7 +159,7 @@ class Warpgroups(Idle):
         self._busy[b, rows] = self._busy[a, rows]
         self._touched[b, rows] = self._touched[a, rows]
 
-    # -- instructions -----------------------------------------------------------------------------------------
+    # -- instructions -----------------------------------------------------------------------------------
 
     def fence(self) -> None:
         """wgmma.fence by the group's warps."""
@@ -180,8 +179,8 @@ class Warpgroups(Idle):
             together.setdefault(self._of(warp), []).append(row)
         for number, rows in together.items():
             self._issue(number, form, rows, a, b, adds)
-        places = [self._place[r] for r in (*form.d, *form.a)]
-        self._busy[np.ix_(places, w.warps)] = self._issued[w.warps]
+        places = np.array([self._place[r] for r in (*form.d, *form.a)])
+        self._busy[places[:, None], w.warps] = self._issued[w.warps]
         w.counters.add(f"mma.wgmma_m64n{form.n}k{form.flops // (128 * form.n)}.{form.a_type}", w.warps)
         w.counters.add("mma_flops", w.warps, form.flops // WARPS)
         if lands_at_once(w, copy=False):
@@ -200,7 +199,8 @@ class Warpgroups(Idle):
                 register = (*form.d, *form.a)[int(np.argmax(late[:, row]))]
                 name = f" {w.kernel.function.registers[register].name} was touched behind the last one"
             w.launch.fault(
-                w, FaultKind.REGISTERS, form.site, f"no wgmma.fence orders its registers:{name or ' none came'}",
+                w, FaultKind.REGISTERS, form.site, f"no wgmma.fence orders its"
+                f" registers:{name or ' none came'}",
                 row=row,
             )  # fmt: skip
 
@@ -223,7 +223,8 @@ class Warpgroups(Idle):
                 other = "another" if made is None else f"that at {w.kernel.where(made.form.site)}"
                 w.launch.fault(
                     w, FaultKind.DIVERGENCE, form.site,
-                    f"the warps of its warpgroup do not execute the same WGMMA with the same operands: {other} was"
+                    f"the warps of its warpgroup do not execute the same WGMMA with the same operands:"
+                    f" {other} was"
                     " begun by another warp", row=row,
                 )  # fmt: skip
             assert made is not None
@@ -260,7 +261,8 @@ class Warpgroups(Idle):
         return self._w.garbage(index) if value is None else value
 
     def _operand(self, bits: int, extent: int, mn_major: bool, warp: int, site: int) -> Array | None:
-        """Offsets of an operand's pieces in the wave's shared memory; None, and a fault, where it cannot be."""
+        """Offsets of an operand's pieces in the wave's shared memory; None, and a fault, where it cannot
+        be."""
         w = self._w
         try:
             address = arith.pieces(bits, extent, mn_major)
@@ -272,7 +274,8 @@ class Warpgroups(Idle):
             bad = inner[(inner < 0) | (inner + 16 > w.shared.size)]
             w.launch.fault(
                 w, FaultKind.OUT_OF_BOUNDS, site,
-                f"its matrix of {extent} {'columns' if mn_major else 'rows'} reaches {int(bad[0])} bytes into the"
+                f"its matrix of {extent} {'columns' if mn_major else 'rows'} reaches {int(bad[0])} bytes"
+                f" into the"
                 f" {w.shared.size} bytes of shared memory", warp=warp,
             )  # fmt: skip
             return None
@@ -352,7 +355,7 @@ class Warpgroups(Idle):
             g.operations[at] = None
             at -= 1
 
-    # -- computing --------------------------------------------------------------------------------------------
+    # -- computing --------------------------------------------------------------------------------------
 
     def _compute(self, warps: list[int], upto: dict[int, int]) -> None:
         """Bring the results of some warps up to so many operations of each."""
@@ -407,7 +410,9 @@ class Warpgroups(Idle):
         a_at, b_at = self._operands(made, warps[0])
         if b_at is None or (a_at is None and not form.a):
             return None
-        b = arith.elements(form.b_type, load(w.shared.data, b_at.reshape(-1), 16).reshape(*b_at.shape, 16), form.mn_major[1])
+        b = arith.elements(
+            form.b_type, load(w.shared.data, b_at.reshape(-1), 16).reshape(*b_at.shape, 16), form.mn_major[1]
+        )
         if a_at is None:
             a = arith.a_matrix(form.a_type, np.stack([made.registers[p] for p in warps], axis=1))
             a = a.reshape(-1, a.shape[-1])
@@ -421,7 +426,7 @@ class Warpgroups(Idle):
         found = arith.accumulate(form.d_type, a, b, c, form.signs, form.satfinite, bits)
         return found.reshape(sums.shape)
 
-    # -- ends -------------------------------------------------------------------------------------------------
+    # -- ends -------------------------------------------------------------------------------------------
 
     def exited(self, site: int) -> None:
         """See Unit."""

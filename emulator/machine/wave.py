@@ -195,7 +195,7 @@ class Wave:
         self._tried: dict[int, bytes] = {}
         """How the lanes of a warp stood when it was last tried to let those go on."""
 
-    # -- registers ----------------------------------------------------------------------------------------
+    # -- registers --------------------------------------------------------------------------------------
 
     def get(self, index: int) -> Array:
         """The register's value in the group's rows."""
@@ -300,7 +300,7 @@ class Wave:
         """The instruction that is executed now."""
         return min(self._block.start + self._at, len(self.kernel.body) - 1)
 
-    # -- control --------------------------------------------------------------------------------------------
+    # -- control ----------------------------------------------------------------------------------------
 
     def jump(self, target: int, where: npt.NDArray[np.bool_] | None = None) -> None:
         """Set the program counter of the group's active lanes (of those in `where`)."""
@@ -357,7 +357,7 @@ class Wave:
         for shadow in self.launch.watch.shadows.values():
             shadow.postpone(warp, lanes)
 
-    # -- the loop -------------------------------------------------------------------------------------------
+    # -- the loop ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Until every thread has ended. Faults go to the launch."""
@@ -494,11 +494,12 @@ class Wave:
                 changed = True
         return changed
 
-    # -- trouble ---------------------------------------------------------------------------------------------
+    # -- trouble ----------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         """Nothing can run."""
-        waiting = self.status == AT_CONVERGE
+        # Lanes that stand still at an mbarrier hold up the rest of their warp: no mistake of the warp's.
+        waiting = (self.status == AT_CONVERGE) & ~(self.status == PARKED).any(axis=1, keepdims=True)
         if waiting.any():
             self.launch.divergence(self, waiting)
         self.launch.deadlock(self)

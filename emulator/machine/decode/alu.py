@@ -85,7 +85,7 @@ def _plan(c: Context) -> tuple[str, Function, Sequence[int], int]:
     return kind, *_integer(c, kind, bits, sat)
 
 
-# -- integers ------------------------------------------------------------------------------------------------
+# -- integers -------------------------------------------------------------------------------------------
 
 
 def _integer(c: Context, kind: str, bits: int, sat: bool) -> Plan:
@@ -121,7 +121,7 @@ def _integer(c: Context, kind: str, bits: int, sat: bool) -> Plan:
     raise c.error(f"not known for .{kind}")
 
 
-# -- floats --------------------------------------------------------------------------------------------------
+# -- floats ---------------------------------------------------------------------------------------------
 
 
 def _float(c: Context, kind: str, bits: int, ftz: bool, sat: bool) -> Plan:
@@ -196,7 +196,7 @@ def _half(c: Context, kind: str, bits: int) -> Plan:
     raise c.error(f"not known for .{kind}")
 
 
-# -- bits and fields -----------------------------------------------------------------------------------------
+# -- bits and fields ------------------------------------------------------------------------------------
 
 
 def _logical(c: Context, kind: str, bits: int) -> Plan:
@@ -281,7 +281,7 @@ _FIXED: dict[str, Callable[[Context, str, int], Plan]] = {
     "testp": _testp,
 }
 
-# -- instructions with two types -----------------------------------------------------------------------------
+# -- instructions with two types ------------------------------------------------------------------------
 
 
 def _two_types(c: Context, first: Sequence[str], second: Sequence[str]) -> tuple[str, str]:
@@ -347,7 +347,7 @@ def _operator(c: Context, kind: str) -> str:
     return found
 
 
-# -- carries -------------------------------------------------------------------------------------------------
+# -- carries --------------------------------------------------------------------------------------------
 
 
 def with_carry(c: Context) -> Step:
@@ -377,7 +377,7 @@ def with_carry(c: Context) -> Step:
     return step
 
 
-# -- moves, comparisons, conversions -------------------------------------------------------------------------
+# -- moves, comparisons, conversions --------------------------------------------------------------------
 
 
 def move(c: Context) -> Step:

@@ -65,7 +65,7 @@ def bulk(c: Context) -> Step:
     return _to_peer(c, ops)
 
 
-# -- what one thread asks for -----------------------------------------------------------------------------------
+# -- what one thread asks for ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,12 @@ def _chunks(w: Wave, offset: int, tensor: Tensor | None, size: int) -> I64:
     return tensor_maps.swizzled(size // 16, tensor.map.swizzle if tensor is not None else 0, start)
 
 
-# -- global to shared -------------------------------------------------------------------------------------------
+# -- global to shared -----------------------------------------------------------------------------------
 
 
 def _to_shared(c: Context, ops: list[Operand]) -> Step:
-    """...shared::cluster.global...mbarrier::complete_tx::bytes{.multicast::cluster} [dst], [src], ..., [mbar]."""
+    """...shared::cluster.global...mbarrier::complete_tx::bytes{.multicast::cluster} [dst], [src], ...,
+    [mbar]."""
     multicast = ops.pop() if c.has("multicast::cluster") else None
     if not c.has("mbarrier::complete_tx::bytes"):
         raise c.error("no way to tell that it ends")
@@ -299,7 +300,7 @@ def _granules(w: Wave, buffer: Buffer, offset: I64, width: int) -> I64:
     return found.reshape(-1) if (last - first == n - 1).all() else found[found <= last[:, None]]
 
 
-# -- shared to global -------------------------------------------------------------------------------------------
+# -- shared to global -----------------------------------------------------------------------------------
 
 
 def _to_global(c: Context, ops: list[Operand], op: str) -> Step:
@@ -374,14 +375,12 @@ def _used(tensor: Tensor, rows: Rows) -> Array:
 def _check_store(w: Wave, tensor: Tensor, at: Sequence[int], row: int, lane: int, site: int) -> None:
     if min(at) < 0:
         text = f"it stores a box at {tuple(at)}: a store may not begin before the tensor"
-        w.launch.fault(
-            w, FaultKind.OUT_OF_BOUNDS, site, text, row=row, lane=lane, buffer=tensor.map.buffer
-        )
+        w.launch.fault(w, FaultKind.OUT_OF_BOUNDS, site, text, row=row, lane=lane, buffer=tensor.map.buffer)
 
 
 def _box_pieces(w: Wave, tensor: Tensor, rows: Rows, row: int, lane: int, site: int) -> list[Piece]:
-    """Where the part of a box that exists goes. The end of a row is rounded up to 16 bytes: what lies there is
-    overwritten (H100, measured by others: a store of 466 bytes a row clobbers 14 more)."""
+    """Where the part of a box that exists goes. The end of a row is rounded up to 16 bytes: what lies there
+    is overwritten (H100, measured by others: a store of 466 bytes a row clobbers 14 more)."""
     some = rows.exists
     if not some.any():
         return []
@@ -416,12 +415,11 @@ def _write_rows(
         i = int(np.argmin(inside))
         beyond = int(address[i]) - buffer.base
         text = (
-            f"a tensor store is rounded up to 16 bytes at {rounding}, and writes {width} bytes of {buffer.name} at"
+            f"a tensor store is rounded up to 16 bytes at {rounding}, and writes {width} bytes of"
+            f" {buffer.name} at"
             f" byte {beyond} that are not of it"
         )
-        w.launch.fault(
-            w, FaultKind.OUT_OF_BOUNDS, site, text, row=row, lane=lane, buffer=buffer.name
-        )
+        w.launch.fault(w, FaultKind.OUT_OF_BOUNDS, site, text, row=row, lane=lane, buffer=buffer.name)
     elif not rounding:
         access.outside(w, a, buffer, address, inside, row, lane)
     if not buffer.writable:
@@ -436,7 +434,7 @@ def _write_rows(
     return [Piece(buffer, shadow, offset, width, at[inside], _granules(w, buffer, offset, width))]
 
 
-# -- shared to shared, prefetch -----------------------------------------------------------------------------------
+# -- shared to shared, prefetch -------------------------------------------------------------------------
 
 
 def _to_peer(c: Context, ops: list[Operand]) -> Step:

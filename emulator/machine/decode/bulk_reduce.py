@@ -1,4 +1,5 @@
-"""What does a bulk reduction do to the bytes in memory (PTX ISA 9.7.9.25.5.3: operations with their types)?"""
+"""What does a bulk reduction do to the bytes in memory (PTX ISA 9.7.9.25.5.3: operations with their
+types)?"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _WHOLE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reduction(op: str, kind: str | None) -> Callable[[Any, Any], Any] | None:
-    """What replaces bytes (n, width) by those that come, both uint8; None where there is no such reduction."""
+    """What replaces bytes (n, width) by those that come, both uint8; None where there is no such
+    reduction."""
     if kind is None or kind not in _LEGAL.get(op, ()):
         return None
     dtype = _NUMPY[kind]
@@ -49,7 +51,9 @@ def reduction(op: str, kind: str | None) -> Callable[[Any, Any], Any] | None:
 
 def _extreme(op: str, kind: str, a: Any, b: Any) -> Any:
     """min or max of halves: a number before a NaN."""
-    wide = [x.view(np.float16) if kind == "f16" else (x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)]
+    wide = [
+        x.view(np.float16) if kind == "f16" else (x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)
+    ]
     first = wide[0] < wide[1] if op == "min" else wide[0] > wide[1]
     return np.where(first | (wide[1] != wide[1]), a, b)
 

@@ -86,7 +86,7 @@ class Context:
         """The operands of `d|p`; where there is but one, the second is not wanted."""
         return (target.first, target.second) if isinstance(target, Pair) else (target, Sink())
 
-    # -- reading ------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------
 
     def value(self, op: Operand, bits: int, kind: str = "", wider: bool = False) -> Reader:
         """Raw bits of an operand; `kind` is the instruction's type, for constants. `wider`: of a wider
@@ -241,7 +241,7 @@ class Context:
             return op.value
         raise self.error(f"operand {print_operand(op)} must be a whole constant")
 
-    # -- writing ------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------
 
     def dest(self, op: Operand, bits: int, signed: bool = False, wider: bool = False) -> Writer:
         """Write raw bits of a width. `wider` (ld and cvt only: PTX ISA 9.4.1): a wider register gets them
@@ -273,7 +273,7 @@ class Context:
 
         return write
 
-    # -- whole warps ----------------------------------------------------------------------------------------
+    # -- whole warps ------------------------------------------------------------------------------------
 
     def members(self, op: Operand) -> Callable[[Wave], Array]:
         """The membermask operand of a `.sync` instruction as (rows, 32) bool: the lanes it names. All of them

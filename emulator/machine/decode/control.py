@@ -263,4 +263,14 @@ def _guarded(c: Context, build: Callable[[Context], Step]) -> Step:
 
 
 guarded_end = _guarded
-__all__ = ["Imm", "barrier", "branch", "branch_indexed", "call", "exit_threads", "guarded_end", "leave", "trap"]
+__all__ = [
+    "Imm",
+    "barrier",
+    "branch",
+    "branch_indexed",
+    "call",
+    "exit_threads",
+    "guarded_end",
+    "leave",
+    "trap",
+]

@@ -30,9 +30,7 @@ def space_of(c: Context) -> str:
     return "shared" if c.has("shared", "shared::cta") else "generic"
 
 
-def objects(
-    w: Wave, space: str, read: Reader, site: int
-) -> Iterator[tuple[int, Bools, int, int]]:
+def objects(w: Wave, space: str, read: Reader, site: int) -> Iterator[tuple[int, Bools, int, int]]:
     """(row, lanes, CTA, offset) of the mbarriers that active lanes name."""
     row, lane = w.active()
     address = w.pick(read(w), row, lane)
@@ -50,8 +48,8 @@ def objects(
 
 def mbarrier(c: Context) -> Step:
     """mbarrier.*, but for what may wait."""
-    c.allow("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "noComplete", "pending_count",
-            "b64", *_SPACES, *_ORDER)  # fmt: skip
+    c.allow("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "noComplete",
+            "pending_count", "b64", *_SPACES, *_ORDER)  # fmt: skip
     if c.i.modifiers[-1] != "b64":
         raise c.error("its type is .b64")
     for name, build in _KINDS.items():
@@ -222,7 +220,8 @@ def _phase(w: Wave, b: Mbarrier, value: int, parity: bool, row: int, site: int) 
             return_phase = b.phase - 1
         elif return_phase < b.phase - 1:
             text = (
-                f"it asks the mbarrier {w.mbarriers.name(b.offset)} for phase {return_phase}, and phase {b.phase}"
+                f"it asks the mbarrier {w.mbarriers.name(b.offset)} for phase {return_phase}, and phase"
+                f" {b.phase}"
                 " is open: only the one before can be asked for"
             )
     if text is not None:

@@ -190,7 +190,7 @@ def store(c: Context) -> Step:
     return step
 
 
-# -- atomics -------------------------------------------------------------------------------------------------
+# -- atomics --------------------------------------------------------------------------------------------
 
 _INTEGER: dict[str, Callable[[Any, Any], Any]] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "add": np.add,
@@ -300,7 +300,7 @@ def _atomic_function(op: str, kind: str) -> Callable[[Any, Any, Any], Any]:
     return lambda now, b, s: function(now, b)
 
 
-# -- order and addresses -------------------------------------------------------------------------------------
+# -- order and addresses --------------------------------------------------------------------------------
 
 
 def fence(c: Context) -> Step:
@@ -336,12 +336,12 @@ def _cluster_fence(w: Wave) -> None:
 def _proxy_fence(c: Context) -> Step:
     """fence.proxy.async{.global, .shared::{cta, cluster}}; .alias and .tensormap order nothing that is known
     here."""
-    c.allow("proxy", "async", "async::generic", "alias", "tensormap", "tensormap::generic", "global", "shared::cta",
-            "shared::cluster", "acquire", "release", "sync_restrict::shared::cta",
+    c.allow("proxy", "async", "async::generic", "alias", "tensormap", "tensormap::generic", "global",
+            "shared::cta", "shared::cluster", "acquire", "release", "sync_restrict::shared::cta",
             "sync_restrict::shared::cluster", *_SCOPES)  # fmt: skip
     if not c.has("async", "async::generic"):
         return lambda w: None
-    spaces = ("shared", "global")
+    spaces: tuple[str, ...] = ("shared", "global")
     if c.has("global"):
         spaces = ("global",)
     elif c.has("shared::cta", "shared::cluster"):
