@@ -144,7 +144,8 @@ def _cutlass3(
             "prefetch.tensormap", "fence.mbarrier_init", "cp.async.bulk.wait_group.read",
         ),
         b_nk=True,
-        sizes=((2 * bm, bn, (stages + 2) * bk), (3 * bm + 24, 2 * bn + 40, 3 * bk + 24), (8, 8, 8)),
+        # The second: six tiles, for four blocks or two clusters.
+        sizes=((2 * bm, bn, (stages + 2) * bk), (bm + 24, 2 * bn + 40, 2 * bk + 24), (8, 8, 8)),
         waits=_WAITS,
         shared_align=_SHARED_ALIGN,
     )  # fmt: skip

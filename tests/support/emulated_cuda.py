@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 from rooftile.launch.cuda import CudaKernel
 from rooftile.launch.cuda_workspace import Workspaces
-from rooftile.plan import Launch, LaunchPlan, arg_offsets
+from rooftile.plan import NO_TENSOR, Launch, LaunchPlan, arg_offsets
 from support.host_cuda import HostCuda, LaunchSeen, view
 
 from emulator import Limits, Order, Program
 from emulator.machine.launch import Launching, Watch, symbols_of
 from emulator.machine.memory import SLOT_BITS, Buffer, GlobalMemory
+from emulator.machine.tensor_maps import TensorMaps
 from worker.compile import Artifact
-
-_WIDTH = {"ptr": 8, "i32": 4, "u32": 4, "i64": 8, "f32": 4, "f64": 8}
 
 
 class EmulatedCuda(HostCuda):
@@ -30,11 +29,12 @@ class EmulatedCuda(HostCuda):
     def __init__(self, program: Program, plan: LaunchPlan, **more: Any) -> None:
         super().__init__(dict.fromkeys(plan.entries, self._emulate), **more)
         self._program = program
-        self._args = {step.entry: step.args for step in plan.steps if isinstance(step, Launch)}
+        self._steps = {step.entry: step for step in plan.steps if isinstance(step, Launch)}
         self.instructions = 0
 
     def _emulate(self, seen: LaunchSeen) -> None:
-        args = self._args[seen.entry]
+        step = self._steps[seen.entry]
+        args = step.args
         kernel = self._program.kernel(seen.entry)
         memory = GlobalMemory()
         watch = Watch(memory, Order(), Limits(), (), None, 108, kernel.global_granule, True, False)
@@ -42,12 +42,19 @@ class EmulatedCuda(HostCuda):
         packed += bytes(size)
         offsets, _ = arg_offsets([arg.type for arg in args])
         placed: list[tuple[int, int, Buffer]] = []
+        maps = TensorMaps()
         for arg, offset, piece in zip(args, offsets, seen.parameters, strict=True):
             if arg.type == "ptr":
                 address = int.from_bytes(piece, "little")
                 piece = self._place(memory, watch, placed, address).to_bytes(8, "little")
+            elif arg.type == "tensor_map" and piece != NO_TENSOR:
+                tensor, address = self.map_of(piece)
+                piece = maps.encode(tensor, self._place(memory, watch, placed, address))
             packed[offset : offset + len(piece)] = piece
-        launching = Launching(kernel, watch, 0, seen.grid, seen.block, seen.smem_bytes, bytes(packed))
+        launching = Launching(
+            kernel, watch, 0, seen.grid, seen.block, seen.smem_bytes, bytes(packed),
+            step.cluster or (1, 1, 1), maps.tensors,
+        )  # fmt: skip
         launching.symbols = symbols_of(kernel, memory, watch)
         launching.run()
         assert not watch.faults, [fault.message for fault in watch.faults.values()]
