@@ -1,0 +1,90 @@
+"""Can gemm_sm90 express what the best public kernels for H100 do; is it legal, does it compile, or is it
+refused with the reason?"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel.cuda_problems import problem
+from kernel.published_sm90 import SM90, Hopper
+from kernel.sass import disassemble
+
+from search_space.device import Device
+from search_space.plan.gemm_sm90 import FAMILY
+from search_space.schedule import Schedule
+from search_space.space import Space
+from worker.compile import compile_kernel
+
+H100 = Device.for_arch("sm_90a")
+COMPILED = ("fast.cu 10 to 12", "ThunderKittens 192 x 192", "quack default", "nvMMH 128x7168x16384, tie")
+
+
+@cache
+def _start(dtype: str) -> tuple[Space, Schedule]:
+    p = problem(dtype, 8192, 8192, 16384, layout={"b": "nk"})
+    return Space(FAMILY, p, H100), FAMILY.default(p, H100)
+
+
+def schedule_of(row: Hopper) -> tuple[Space, Schedule]:
+    """Our schedule with the row's values; the rest is the default's."""
+    space, default = _start(row.dtype)
+    values: dict[str, Any] = {
+        "bm": row.bm, "bn": row.bn, "bk": row.bk, "stages": row.stages or 10, "hand_off": row.hand_off,
+        "consumers_m": row.consumers[0], "consumers_n": row.consumers[1], "cluster_m": row.cluster[0],
+        "cluster_n": row.cluster[1], "registers": row.registers, "swizzle_a": min(128, 2 * row.bk),
+        "swizzle_b": min(128, 2 * row.bk), "split_k": 1, "swap_ab": False, "store_panels": 1, **row.more,
+    }  # fmt: skip
+    wn = row.bn // row.consumers[1]
+    values["store_columns"] = next(c for c in (64, 32, 16, 8) if wn % c == 0)
+    values.setdefault("store", "tma")
+    if values["swap_ab"]:
+        values["store"] = "staged"
+    values["vector"] = 8 if values["store"] == "staged" else 2
+    s = default.replace(**values)
+    while not row.stages and s.integer("stages") > 3 and "shared_memory" in {v.rule for v in space.check(s)}:
+        s = s.replace(stages=s.integer("stages") - 1)
+    return space, s
+
+
+@pytest.mark.parametrize("row", SM90, ids=[f"{i}" for i in range(len(SM90))])
+def test_every_published_schedule_is_legal_or_refused_with_the_reason(row: Hopper) -> None:
+    space, s = schedule_of(row)
+    assert space.foreign(s) == []  # it can be said at all
+    rules = {v.rule for v in space.check(s)}
+    if row.refused:
+        assert row.refused in rules, (row, s.one_line())
+    else:
+        assert rules == set(), (row, [str(v) for v in space.check(s)])
+
+
+def test_what_is_refused_could_not_run() -> None:
+    """The facts behind the refusals: 255 registers of a thread, portable clusters of 8 blocks."""
+    for row in SM90:
+        if row.refused == "registers":
+            assert row.bm * row.bn // (128 * row.consumers[0] * row.consumers[1]) > 255 - 24, row
+        elif row.refused:
+            assert row.refused == "cluster", row
+            assert row.cluster[0] * row.cluster[1] > 8, row
+
+
+def test_some_compile(home: Path, tmp_path: Path) -> None:
+    """All legal ones did when they were written down; a few each time."""
+    for row in SM90:
+        if row.source in COMPILED:
+            space, s = schedule_of(row)
+            artifact = compile_kernel(FAMILY.build(space.problem, H100, s), home=home)
+            assert artifact.resources["entries"]["gemm"]["spill_stores_bytes"] == 0, row
+            code = disassemble(artifact.data, "gemm", tmp_path)
+            assert {"HGMMA", "UTMALDG"} <= {o.split(".")[0] for o in code.opcodes}
+
+
+def test_the_list_is_the_whole_one() -> None:
+    assert len(SM90) >= 300
+    assert {row.hand_off for row in SM90} == {"cooperative", "pingpong"}
+    assert {row.consumers for row in SM90} == {(1, 1), (2, 1), (3, 1), (1, 2)}
+    assert {row.bm for row in SM90} == {16, 32, 64, 128, 192, 256}
+    assert {row.cluster for row in SM90} >= {(1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (8, 1)}
+    assert sum(bool(row.refused) for row in SM90) <= 6
