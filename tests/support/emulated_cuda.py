@@ -88,7 +88,10 @@ def emulated_kernel(artifact: Artifact, plan: LaunchPlan, folder: Path, problem:
     assert artifact.ptx is not None
     arch = int(plan.arch.removeprefix("sm_").rstrip("a"))
     capability = (arch // 10, arch % 10)
-    runtime = EmulatedCuda(Program.from_ptx(artifact.ptx), plan, devices=(capability,))
+    smem_bytes = (227 if arch == 90 else 163) * 1024
+    runtime = EmulatedCuda(
+        Program.from_ptx(artifact.ptx), plan, devices=(capability,), max_smem_bytes=smem_bytes
+    )
     return CudaKernel(path, plan, problem, runtime=runtime, workspaces=Workspaces(runtime))
 
 

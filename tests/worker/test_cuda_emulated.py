@@ -22,6 +22,12 @@ GEMM: list[tuple[str, str, dict[str, Any]]] = [
     ("gemm_sm80", "sm_80", {"dtype": "bf16", "beta": "any", "epilogue": {"bias": "n", "activation": "silu"}}),
     ("gemm_sm80", "sm_80", {"dtype": "s8", "layout": {"b": "nk"}}),
     ("gemm_sm80", "sm_80", {"dtype": "tf32", "m": 40, "batch": 2}),
+    (
+        "gemm_sm90",
+        "sm_90a",
+        {"dtype": "bf16", "beta": "any", "epilogue": {"bias": "n"}, "layout": {"b": "nk"}},
+    ),
+    ("gemm_sm90", "sm_90a", {"dtype": "f16", "batch": 2}),
 ]
 
 
