@@ -12,12 +12,17 @@ from support.ptx_sources import nvrtc_ptx
 
 from emulator import EmulatorError, FaultKind, Limits, Order, Program, Report
 
-MORE = WRAPPERS + r"""
+MORE = (
+    WRAPPERS
+    + r"""
 DEV u32 map_to(const void* p, u32 rank) {
   u32 r; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(sh(p)), "r"(rank)); return r; }
-DEV float load_at(u32 a) { float v; asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(a) : "memory"); return v; }
-DEV void store_at(u32 a, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(a), "f"(v) : "memory"); }
-DEV void add_at(u32 a, u32 v) { asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" :: "r"(a), "r"(v) : "memory"); }
+DEV float load_at(u32 a) {
+  float v; asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(a) : "memory"); return v; }
+DEV void store_at(u32 a, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;"
+               :: "r"(a), "f"(v) : "memory"); }
+DEV void add_at(u32 a, u32 v) { asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;"
+               :: "r"(a), "r"(v) : "memory"); }
 DEV u32 rank_of(u32 a) { u32 r; asm("getctarank.shared::cluster.u32 %0, %1;" : "=r"(r) : "r"(a)); return r; }
 DEV void cluster_sync() { cluster_arrive(); cluster_wait(); }
 DEV u32 special(int which) {
@@ -32,6 +37,7 @@ DEV u32 special(int which) {
   if (which == 7) asm("mov.u32 %0, %%cluster_nctaid.y;" : "=r"(r));
   return r; }
 """
+)
 
 
 def body(
@@ -41,7 +47,8 @@ def body(
     """The report of a kernel `run(float* out)` with shared `s[256]`, `bar`, and its out, (CTAs, block)."""
     dims = ", ".join(map(str, cluster))
     source = MORE + (
-        f'extern "C" __global__ void __cluster_dims__({dims}) __launch_bounds__({block}, 1)\nrun({params}float* out) {{\n'
+        f'extern "C" __global__ void __cluster_dims__({dims}) __launch_bounds__({block}, 1)\n'
+        f"run({params}float* out) {{\n"
         "__shared__ __align__(1024) float s[1024]; __shared__ u64 bar;\n"
         "const int t = threadIdx.x; const u32 rank = cluster_rank(), peer = rank ^ 1;\n"
         "const int cta = blockIdx.x + gridDim.x * blockIdx.y; out += cta * blockDim.x;\n" + text + "\n}\n"
@@ -49,7 +56,8 @@ def body(
     ctas = grid[0] * grid[1] * grid[2]
     out = np.full((ctas, block), np.nan, np.float32)
     report = run(
-        Program.from_ptx(nvrtc_ptx(13, "sm_90a", source)), {**(arrays or {}), "out": out}, [*args, Arg.ptr("out")],
+        Program.from_ptx(nvrtc_ptx(13, "sm_90a", source)), {**(arrays or {}), "out": out},
+        [*args, Arg.ptr("out")],
         block=block, grid=grid, cluster=cluster, order=order, limits=Limits(2_000_000, 30),
     )  # fmt: skip
     return report, out
@@ -75,7 +83,8 @@ cluster_sync(); // written
 out[t] = s[t];"""
 GENERIC = EXCHANGE.replace(
     "load_at(map_to(&s[t], peer))",
-    '*[&]{ u64 r; asm("mapa.u64 %0, %1, %2;" : "=l"(r) : "l"(&s[t]), "r"(peer)); return (volatile float*)r; }()',
+    '*[&]{ u64 r; asm("mapa.u64 %0, %1, %2;" : "=l"(r) : "l"(&s[t]), "r"(peer));'
+    " return (volatile float*)r; }()",
 )
 
 
@@ -96,23 +105,52 @@ def test_memory_of_a_peer(text: str, order: str) -> None:
 @pytest.mark.parametrize(
     ("text", "change", "kinds"),
     [
-        (EXCHANGE, ("cluster_sync(); // written", "__syncthreads();"), {FaultKind.RACE, FaultKind.READ_UNWRITTEN}),
-        (EXCHANGE, ("cluster_sync(); // written", "cluster_arrive();"), {FaultKind.RACE, FaultKind.READ_UNWRITTEN, FaultKind.BARRIER_COUNT}),
+        (
+            EXCHANGE,
+            ("cluster_sync(); // written", "__syncthreads();"),
+            {FaultKind.RACE, FaultKind.READ_UNWRITTEN},
+        ),
+        (
+            EXCHANGE,
+            ("cluster_sync(); // written", "cluster_arrive();"),
+            {FaultKind.RACE, FaultKind.READ_UNWRITTEN, FaultKind.BARRIER_COUNT},
+        ),
         (EXCHANGE, ("cluster_sync(); // read", ""), {FaultKind.PEER}),
         (EXCHANGE, ("load_at(map_to(&s[t], peer))", "load_at(map_to(&s[t], peer + 2))"), {FaultKind.PEER}),
-        (EXCHANGE, ("load_at(map_to(&s[t], peer))", '[&]{ float v; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(map_to(&s[t], peer))); return v; }()'), {FaultKind.OUT_OF_BOUNDS}),
-        (PUSH, ("cluster_sync(); // written", "__syncthreads();"), {FaultKind.RACE, FaultKind.READ_UNWRITTEN, FaultKind.PEER}),
-        (PUSH, ("out[t] = s[t];", "if (rank == 0) cluster_wait(); out[t] = s[t];"), {FaultKind.BARRIER_COUNT, FaultKind.DEADLOCK}),
-        (PUSH, ("cluster_sync(); // written", "if (t < 32) cluster_arrive(); cluster_wait();"), {FaultKind.BARRIER_COUNT, FaultKind.DEADLOCK}),
+        (
+            EXCHANGE,
+            (
+                "load_at(map_to(&s[t], peer))",
+                '[&]{ float v; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v)'
+                ' : "r"(map_to(&s[t], peer))); return v; }()',
+            ),
+            {FaultKind.OUT_OF_BOUNDS},
+        ),
+        (
+            PUSH,
+            ("cluster_sync(); // written", "__syncthreads();"),
+            {FaultKind.RACE, FaultKind.READ_UNWRITTEN, FaultKind.PEER},
+        ),
+        (
+            PUSH,
+            ("out[t] = s[t];", "if (rank == 0) cluster_wait(); out[t] = s[t];"),
+            {FaultKind.BARRIER_COUNT, FaultKind.DEADLOCK},
+        ),
+        (
+            PUSH,
+            ("cluster_sync(); // written", "if (t < 32) cluster_arrive(); cluster_wait();"),
+            {FaultKind.BARRIER_COUNT, FaultKind.DEADLOCK},
+        ),
     ],
     ids=lambda x: str(x)[:60],
-)  # fmt: skip
+)
 def test_memory_of_a_peer_without_its_barriers(
     text: str, change: tuple[str, str], kinds: set[FaultKind], order: str
 ) -> None:
     assert text.count(change[0]) == 1
-    report, out = body(text.replace(*change), order=order)
-    assert report.faults and report.faults[0].kind in kinds, report.faults
+    report, _ = body(text.replace(*change), order=order)
+    assert report.faults
+    assert report.faults[0].kind in kinds, report.faults
 
 
 def test_a_write_that_forgot_mapa_is_the_own_ctas() -> None:
@@ -165,10 +203,14 @@ def test_an_mbarrier_of_a_peer(order: str) -> None:
         (("cluster_sync(); // initialised", "__syncthreads();"), {FaultKind.BARRIER_COUNT, FaultKind.RACE}),
         (("arrive_at(&bar, peer);", "arrive(&bar);"), {FaultKind.RACE, FaultKind.READ_UNWRITTEN}),
         (("wait_cluster(&bar, 0);\nout[t] = s[t];", "out[t] = 0;"), {FaultKind.PEER}),
-        (("arrive_at(&bar, peer);", "arrive_at(&bar, 0);"), {FaultKind.BARRIER_COUNT, FaultKind.DEADLOCK, FaultKind.RACE}),
+        (
+            ("arrive_at(&bar, peer);", "arrive_at(&bar, 0);"),
+            {FaultKind.BARRIER_COUNT, FaultKind.DEADLOCK, FaultKind.RACE},
+        ),
     ):
         report, _ = body(REMOTE.replace(*change), order=order)
-        assert report.faults and report.faults[0].kind in kinds, (change, report.faults)
+        assert report.faults, change
+        assert report.faults[0].kind in kinds, (change, report.faults)
 
 
 MULTICAST = """
@@ -203,13 +245,17 @@ def test_multicast(order: str) -> None:
         (("&bar, 3)", "&bar, 7)"), {FaultKind.PEER}),
         (("&bar, 3)", "&bar, 1)"), {FaultKind.DEADLOCK}),
         (("2 * 512", "512"), {FaultKind.RACE, FaultKind.READ_UNWRITTEN, FaultKind.OUTSTANDING_WORK}),
-        (("wait(&bar, 0); // filled", ""), {FaultKind.RACE, FaultKind.READ_UNWRITTEN, FaultKind.OUTSTANDING_WORK}),
+        (
+            ("wait(&bar, 0); // filled", ""),
+            {FaultKind.RACE, FaultKind.READ_UNWRITTEN, FaultKind.OUTSTANDING_WORK},
+        ),
         (("cluster_sync(); // initialised", "__syncthreads();"), {FaultKind.RACE, FaultKind.BARRIER_COUNT}),
         (("(char*)s + rank * 512", "s"), {FaultKind.RACE}),
     ):
         assert MULTICAST.count(change[0]) == 1
         report, _, _ = multicast(MULTICAST.replace(*change), order)
-        assert report.faults and report.faults[0].kind in kinds, (change, report.faults)
+        assert report.faults, change
+        assert report.faults[0].kind in kinds, (change, report.faults)
 
 
 COPY = """
@@ -238,8 +284,18 @@ def test_a_copy_to_a_peer(order: str) -> None:
 
 
 def test_launches_that_cannot_be() -> None:
-    source = MORE + 'extern "C" __global__ void __cluster_dims__(2, 1, 1) run(float* out) { out[threadIdx.x] = 0; }'
+    source = (
+        MORE
+        + 'extern "C" __global__ void __cluster_dims__(2, 1, 1) run(float* out) { out[threadIdx.x] = 0; }'
+    )
     program = Program.from_ptx(nvrtc_ptx(13, "sm_90a", source))
     for cluster in ((1, 1, 1), (4, 1, 1)):
         with pytest.raises(EmulatorError, match=r"the kernel was built for \(2, 1, 1\) only"):
-            run(program, {"out": np.zeros(32, np.float32)}, [Arg.ptr("out")], grid=4, block=32, cluster=cluster)
+            run(
+                program,
+                {"out": np.zeros(32, np.float32)},
+                [Arg.ptr("out")],
+                grid=4,
+                block=32,
+                cluster=cluster,
+            )

@@ -1,4 +1,5 @@
-"""Do TMA and bulk copies move what they should: boxes, swizzles, edges, reductions; and are their rules checked?"""
+"""Do TMA and bulk copies move what they should: boxes, swizzles, edges, reductions; and are their rules
+checked?"""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from support.ptx_sources import nvrtc_ptx
 
 from emulator import FaultKind, Operand, Order, Program, Report
 
-LOADS = WRAPPERS + r"""
+LOADS = (
+    WRAPPERS
+    + r"""
 #define COORDS(...) __VA_ARGS__
 extern "C" __global__ void __launch_bounds__(128, 1)
 run(const __grid_constant__ TensorMap map, unsigned char* out, long long bytes) {
@@ -24,7 +27,8 @@ run(const __grid_constant__ TensorMap map, unsigned char* out, long long bytes) 
     fence_init();
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
     expect(&bar, bytes);
-    asm volatile("cp.async.bulk.tensor.RANKd.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {AT}], [%2];"
+    asm volatile("cp.async.bulk.tensor.RANKd.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {AT}], [%2];"
                  :: "r"(sh(raw)), "l"(&map), "r"(sh(&bar)) : "memory");
   }
   __syncthreads();
@@ -32,6 +36,7 @@ run(const __grid_constant__ TensorMap map, unsigned char* out, long long bytes) 
   for (int i = threadIdx.x; i < bytes; i += 128) out[i] = raw[i];
 }
 """
+)
 
 
 def loaded(
@@ -64,11 +69,18 @@ def boxed(array: Any, box: tuple[int, ...], at: tuple[int, ...], outside: float 
 
 @pytest.mark.parametrize(
     ("shape", "box", "at"),
-    [((100,), (32,), (80,)), ((40, 24), (16, 8), (16, 36)), ((40, 24), (16, 8), (-5, -3)), ((6, 10, 16), (8, 4, 3), (4, 8, 4)),
-     ((3, 4, 5, 16), (8, 2, 3, 2), (8, 4, -1, 2)), ((2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (0, 4, 3, 2, 1)),
-     ((40, 24), (16, 8), (100, 3)), ((40, 24), (16, 8), (2, 3))],
+    [
+        ((100,), (32,), (80,)),
+        ((40, 24), (16, 8), (16, 36)),
+        ((40, 24), (16, 8), (-5, -3)),
+        ((6, 10, 16), (8, 4, 3), (4, 8, 4)),
+        ((3, 4, 5, 16), (8, 2, 3, 2), (8, 4, -1, 2)),
+        ((2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (0, 4, 3, 2, 1)),
+        ((40, 24), (16, 8), (100, 3)),
+        ((40, 24), (16, 8), (2, 3)),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_boxes(shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...]) -> None:
     array = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
     for order in ("early", "late"):
@@ -93,11 +105,14 @@ def test_swizzles(swizzle: int) -> None:
 def test_fill_with_nan() -> None:
     array = np.ones((4, 16), np.float16)
     found = loaded(array, "f16", (16, 8), (8, 2), fill="nan").view(np.float16).reshape(8, 16)
-    assert np.isnan(found[:, 8:]).all() and np.isnan(found[2:]).all()
+    assert np.isnan(found[:, 8:]).all()
+    assert np.isnan(found[2:]).all()
     assert (found[:2, :8] == 1).all()
 
 
-STORES = WRAPPERS + r"""
+STORES = (
+    WRAPPERS
+    + r"""
 extern "C" __global__ void __launch_bounds__(128, 1)
 run(const __grid_constant__ TensorMap map, const float* a, float* out) {
   extern __shared__ __align__(1024) unsigned char raw[];
@@ -114,6 +129,7 @@ run(const __grid_constant__ TensorMap map, const float* a, float* out) {
   tile[threadIdx.x] = 7;
 }
 """
+)
 
 
 def accused(report: Report) -> list[Any]:
@@ -122,8 +138,8 @@ def accused(report: Report) -> list[Any]:
 
 
 def stored(
-    x: str, y: str, columns: int, *, change: tuple[str, str] | None = None, order: str = "late", grid: int = 1,
-    pitch: int | None = None, fresh: bool = True,
+    x: str, y: str, columns: int, *, change: tuple[str, str] | None = None, order: str = "late",
+    grid: int = 1, pitch: int | None = None, fresh: bool = True,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The report, a 40 x columns result with what lies beside its rows, and what was stored."""
     text = STORES.replace("X", x).replace("Y", y)
@@ -149,7 +165,8 @@ def test_a_store_clips_its_box(order: str) -> None:
     report, out, a = stored("16", "32", 40, order=order, fresh=False)
     assert not accused(report), accused(report)
     np.testing.assert_array_equal(out[32:, 16:], a[:8, :24])
-    assert (out[:32] == 0).all() and (out[:, :16] == 0).all()
+    assert (out[:32] == 0).all()
+    assert (out[:, :16] == 0).all()
 
 
 @pytest.mark.parametrize("order", Order.KINDS)
@@ -163,15 +180,22 @@ def test_a_store_clips_its_box(order: str) -> None:
         (("bulk_commit();", ""), FaultKind.RACE),
         (("store2(&map, 16, 32, tile);", "store2(&map, 16, 32, tile + 4);"), FaultKind.MISALIGNED),
         (("store2(&map, 16, 32, tile);", "store2(&map, -4, 32, tile);"), FaultKind.OUT_OF_BOUNDS),
-        (("store2(&map, 16, 32, tile);", "store2((const TensorMap*)((const char*)&map + 32), 16, 32, tile);"), FaultKind.MISALIGNED),
+        (
+            (
+                "store2(&map, 16, 32, tile);",
+                "store2((const TensorMap*)((const char*)&map + 32), 16, 32, tile);",
+            ),
+            FaultKind.MISALIGNED,
+        ),
         (("store2(&map, 16, 32, tile);", "store2((const TensorMap*)a, 16, 32, tile);"), FaultKind.DESCRIPTOR),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_store_that_lacks_something(change: tuple[str, str], kind: FaultKind, order: str) -> None:
     report, _, _ = stored("16", "32", 40, change=change, order=order, fresh=False)
     also = (FaultKind.READ_UNWRITTEN,) if kind is FaultKind.RACE else ()
-    assert accused(report) and accused(report)[0].kind in (kind, *also), accused(report)
+    assert accused(report)
+    assert accused(report)[0].kind in (kind, *also), accused(report)
     assert "t.cu:" in accused(report)[0].message
 
 
@@ -188,7 +212,8 @@ def test_the_end_of_a_row_is_rounded_up_to_16_bytes() -> None:
         report, _, _ = stored("16", "8", 38, order=order, pitch=40, fresh=False)
         fault = accused(report)[0]
         assert fault.kind is FaultKind.OUT_OF_BOUNDS
-        assert "rounded up to 16 bytes" in fault.message and fault.buffer == "out"
+        assert "rounded up to 16 bytes" in fault.message
+        assert fault.buffer == "out"
     # Where nothing has to be rounded, nothing is said.
     report, out, a = stored("16", "8", 36, pitch=40, fresh=False)
     assert not accused(report)
@@ -213,7 +238,9 @@ def test_reductions_of_several_ctas() -> None:
         np.testing.assert_array_equal(out[4:20, 8:40], 3 * a + 3)
 
 
-BULK = WRAPPERS + r"""
+BULK = (
+    WRAPPERS
+    + r"""
 extern "C" __global__ void __launch_bounds__(128, 1) run(const float* a, float* out) {
   __shared__ __align__(128) float s[512];
   __shared__ u64 bar;
@@ -227,6 +254,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) run(const float* a, float* 
   if (threadIdx.x == 0) { bulk_store(out, s, 2048); bulk_commit(); bulk_wait<0>(); }
 }
 """
+)
 
 
 @pytest.mark.parametrize("order", Order.KINDS)
@@ -266,4 +294,6 @@ def test_halves() -> None:
     """bf16 with a column slice that begins inside a row."""
     array = np.arange(32 * 64).reshape(32, 64).astype(ml_dtypes.bfloat16)[:, 8:56]
     found = loaded(array, "bf16", (16, 4), (40, 30)).view(ml_dtypes.bfloat16).reshape(4, 16)
-    np.testing.assert_array_equal(found.astype(np.float32), boxed(array, (16, 4), (40, 30)).astype(np.float32))
+    np.testing.assert_array_equal(
+        found.astype(np.float32), boxed(array, (16, 4), (40, 30)).astype(np.float32)
+    )

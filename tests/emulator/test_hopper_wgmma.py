@@ -37,7 +37,9 @@ def _descriptor(x: str, rows: str, mn_major: bool, swizzle: int) -> str:
     return f"descriptor({x} + kk * 32 / SPAN * {rows} * SPAN + kk * 32 % SPAN, 16, 8 * SPAN, {mode})"
 
 
-def source(n: int, a: str, b: str, d: str, swizzle: int, mn_major: tuple[bool, bool], steps: int, extra: str) -> str:
+def source(
+    n: int, a: str, b: str, d: str, swizzle: int, mn_major: tuple[bool, bool], steps: int, extra: str
+) -> str:
     """64 x n of `steps` products, the sums as they lie in registers."""
     size = TYPES[a][1]
     whole = a in ("s8", "u8")
@@ -50,7 +52,10 @@ def source(n: int, a: str, b: str, d: str, swizzle: int, mn_major: tuple[bool, b
         d_type = f"{d}.{a}.{b}"
     count = n // 4 if d == "f16" else n // 2
     kind = "float" if d == "f32" else "u32"
-    return WRAPPERS + mma(n, tail, d_type, 32 // size) + f"""
+    return (
+        WRAPPERS
+        + mma(n, tail, d_type, 32 // size)
+        + f"""
 constexpr int SPAN = {swizzle or 16}, EL = {size}, K = {32 // size * steps}, N = {n}, PER = SPAN / EL;
 extern "C" __global__ void __launch_bounds__(128, 1)
 run(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, u32* out) {{
@@ -68,11 +73,13 @@ run(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap m
   {kind} d[{count}];
   mma_fence();
   for (int kk = 0; kk < {steps}; ++kk)
-    mma(d, {_descriptor("a", "64", mn_major[0], swizzle)}, {_descriptor("b", "N", mn_major[1], swizzle)}, kk > 0);
+    mma(d, {_descriptor("a", "64", mn_major[0], swizzle)},
+        {_descriptor("b", "N", mn_major[1], swizzle)}, kk > 0);
   mma_commit();
   mma_wait<0>();
   for (int i = 0; i < {count}; ++i) out[threadIdx.x * {count} + i] = *(u32*)&d[i];
 }}"""
+    )
 
 
 def sums_of(out: Any, n: int, d: str) -> Any:
@@ -92,8 +99,8 @@ def sums_of(out: Any, n: int, d: str) -> Any:
 
 
 def product(
-    n: int, a: str, b: str, d: str, swizzle: int, mn_major: tuple[bool, bool] = (False, False), *, steps: int = 4,
-    order: str = "late", extra: str = "", uneven: bool = False, **more: Any,
+    n: int, a: str, b: str, d: str, swizzle: int, mn_major: tuple[bool, bool] = (False, False),
+    *, steps: int = 4, order: str = "late", extra: str = "", uneven: bool = False, **more: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """What came out, and A B^T in f64."""
     size = TYPES[a][1]
@@ -116,7 +123,12 @@ def product(
         nvrtc_ptx(13, "sm_90a", source(n, a, b, d, swizzle, mn_major, steps, extra)), shared_align=1024
     )
     report = run(
-        program, {**arrays, "out": out}, [*args, Arg.ptr("out")], smem=(64 + n) * k * size, order=order, **more
+        program,
+        {**arrays, "out": out},
+        [*args, Arg.ptr("out")],
+        smem=(64 + n) * k * size,
+        order=order,
+        **more,
     )
     assert report.clean, report.faults[0].message
     return sums_of(out, n, d), left.astype(np.float64) @ right.astype(np.float64).T
@@ -131,11 +143,18 @@ def test_layouts(swizzle: int, mn_major: tuple[bool, bool]) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    [(8, "f16", "f16", "f16", 64), (256, "f16", "f16", "f32", 128), (40, "tf32", "tf32", "f32", 128),
-     (16, "e4m3", "e4m3", "f32", 128), (136, "e4m3", "e5m2", "f16", 64), (24, "e5m2", "e4m3", "f32", 32),
-     (48, "s8", "s8", "s32", 128), (32, "u8", "s8", "s32", 64)],
+    [
+        (8, "f16", "f16", "f16", 64),
+        (256, "f16", "f16", "f32", 128),
+        (40, "tf32", "tf32", "f32", 128),
+        (16, "e4m3", "e4m3", "f32", 128),
+        (136, "e4m3", "e5m2", "f16", 64),
+        (24, "e5m2", "e4m3", "f32", 32),
+        (48, "s8", "s8", "s32", 128),
+        (32, "u8", "s8", "s32", 64),
+    ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("order", ["early", "late"])
 def test_types(form: tuple[int, str, str, str, int], order: str) -> None:
     found, wanted = product(*form, order=order)
@@ -160,12 +179,20 @@ def test_fp8_sums_that_keep_few_bits() -> None:
     np.testing.assert_array_equal(whole, wanted)
 
 
-# -- registers, and what is refused -------------------------------------------------------------------------------
+# -- registers, and what is refused ----------------------------------------------------------------------
 
-HEAD = WRAPPERS + mma(8) + mma(8, "p, 1, 1, 0", name="rs").replace("u64 a, u64 b", "u32 (&a)[4], u64 b").replace(
-    "%4, %5, p", "{%4, %5, %6, %7}, %8, p"
-).replace("setp.ne.b32 p, %6", "setp.ne.b32 p, %9").replace('"l"(a)', '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])')
-USE = HEAD + r"""
+HEAD = (
+    WRAPPERS
+    + mma(8)
+    + mma(8, "p, 1, 1, 0", name="rs")
+    .replace("u64 a, u64 b", "u32 (&a)[4], u64 b")
+    .replace("%4, %5, p", "{%4, %5, %6, %7}, %8, p")
+    .replace("setp.ne.b32 p, %6", "setp.ne.b32 p, %9")
+    .replace('"l"(a)', '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])')
+)
+USE = (
+    HEAD
+    + r"""
 extern "C" __global__ void __launch_bounds__(128, 1) run(float* out) {
   __shared__ __align__(1024) unsigned short s[64 * 64 + 64 * 64];
   for (int i = threadIdx.x; i < 64 * 128; i += 128) s[i] = i % 7 == 0 ? 0x3F80 : 0;
@@ -186,6 +213,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) run(float* out) {
   for (int i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = d[i];
 }
 """
+)
 
 
 def use(change: tuple[str, str] | None, order: str) -> tuple[Any, Any]:
@@ -227,10 +255,13 @@ def test_a_right_use_of_registers(order: str) -> None:
         (("descriptor(s, 16, 1024, 1)", "descriptor(s, 16, 1024, 1) | 1ull << 55"), FaultKind.DESCRIPTOR),
         (("descriptor(s, 16, 1024, 1)", "descriptor(s + 64 * 64 * 2, 16, 1024, 1)"), FaultKind.OUT_OF_BOUNDS),
         (("mma(d, a, b, 1);", "if (threadIdx.x < 96) mma(d, a, b, 1); else return;"), FaultKind.DIVERGENCE),
-        (("descriptor(s, 16, 1024, 1)", "descriptor(s + threadIdx.x / 96 * 8, 16, 1024, 1)"), FaultKind.DIVERGENCE),
+        (
+            ("descriptor(s, 16, 1024, 1)", "descriptor(s + threadIdx.x / 96 * 8, 16, 1024, 1)"),
+            FaultKind.DIVERGENCE,
+        ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_wrong_use_of_registers(change: tuple[str, str], kind: FaultKind, order: str) -> None:
     report, _ = use(change, order)
     assert report.faults
@@ -244,9 +275,15 @@ def test_a_wrong_use_of_registers(change: tuple[str, str], kind: FaultKind, orde
 
 @pytest.mark.parametrize(
     "text",
-    ["m64n12k16.f32.bf16.bf16", "m64n8k8.f32.bf16.bf16", "m64n264k16.f32.bf16.bf16", "m64n8k16.f16.bf16.bf16",
-     "m64n8k16.f32.bf16.f16", "m64n40k32.s32.s8.s8"],
-)  # fmt: skip
+    [
+        "m64n12k16.f32.bf16.bf16",
+        "m64n8k8.f32.bf16.bf16",
+        "m64n264k16.f32.bf16.bf16",
+        "m64n8k16.f16.bf16.bf16",
+        "m64n8k16.f32.bf16.f16",
+        "m64n40k32.s32.s8.s8",
+    ],
+)
 def test_forms_that_are_none(text: str) -> None:
     n = int(text[4:].split("k")[0])
     regs = ", ".join(f"%f{i}" for i in range(n // 2))

@@ -18,7 +18,8 @@ typedef unsigned u32;
 struct alignas(64) TensorMap { unsigned char bytes[128]; };
 #define DEV __device__ __forceinline__
 DEV u32 sh(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-DEV void init(u64* b, u32 n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(sh(b)), "r"(n) : "memory"); }
+DEV void init(u64* b, u32 n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+               :: "r"(sh(b)), "r"(n) : "memory"); }
 DEV void inval(u64* b) { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(sh(b)) : "memory"); }
 DEV void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEV void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -27,18 +28,22 @@ DEV void expect(u64* b, u32 n) {
 DEV void arrive(u64* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(sh(b)) : "memory"); }
 DEV void arrive_at(u64* b, u32 rank) {
   asm volatile("{.reg .b32 r; mapa.shared::cluster.u32 r, %0, %1;"
-               " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];}" :: "r"(sh(b)), "r"(rank) : "memory"); }
+               " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];}"
+               :: "r"(sh(b)), "r"(rank) : "memory"); }
 DEV void wait(u64* b, u32 parity) {
   asm volatile("{.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\n"
                "bra AGAIN;\nDONE:\n}" :: "r"(sh(b)), "r"(parity) : "memory"); }
 DEV void wait_cluster(u64* b, u32 parity) {
-  asm volatile("{.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
+  asm volatile("{.reg .pred p;\nAGAIN:\n"
+               "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
                "@p bra DONE;\nbra AGAIN;\nDONE:\n}" :: "r"(sh(b)), "r"(parity) : "memory"); }
 DEV void load2(void* to, const TensorMap* m, int x, int y, u64* b) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+               " [%0], [%1, {%2, %3}], [%4];"
                :: "r"(sh(to)), "l"(m), "r"(x), "r"(y), "r"(sh(b)) : "memory"); }
 DEV void load2_multi(void* to, const TensorMap* m, int x, int y, u64* b, unsigned short mask) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx"
+               "::bytes.multicast::cluster"
                " [%0], [%1, {%2, %3}], [%4], %5;"
                :: "r"(sh(to)), "l"(m), "r"(x), "r"(y), "r"(sh(b)), "h"(mask) : "memory"); }
 DEV void store2(const TensorMap* m, int x, int y, const void* from) {
@@ -51,16 +56,19 @@ DEV void bulk_load(void* to, const void* from, u32 n, u64* b) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                :: "r"(sh(to)), "l"(from), "r"(n), "r"(sh(b)) : "memory"); }
 DEV void bulk_store(void* to, const void* from, u32 n) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" :: "l"(to), "r"(sh(from)), "r"(n) : "memory"); }
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :: "l"(to), "r"(sh(from)), "r"(n) : "memory"); }
 DEV void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> DEV void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" :: "n"(N) : "memory"); }
-template <int N> DEV void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory"); }
+template <int N> DEV void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;"
+               :: "n"(N) : "memory"); }
 DEV void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEV void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 DEV u32 cluster_rank() { u32 r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 DEV void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> DEV void mma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory"); }
+template <int N> DEV void mma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;"
+               :: "n"(N) : "memory"); }
 template <int N> DEV void give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 template <int N> DEV void take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
 DEV u64 descriptor(const void* p, u32 lbo, u32 sbo, u64 mode) {
@@ -68,8 +76,11 @@ DEV u64 descriptor(const void* p, u32 lbo, u32 sbo, u64 mode) {
 """
 
 
-def mma(n: int, tail: str = "p, 1, 1, 0, 0", kinds: str = "f32.bf16.bf16", k: int = 16, name: str = "mma") -> str:
-    """A wrapper `mma(float (&d)[n / 2], u64 a, u64 b, bool adds)` of one WGMMA; of f16 sums or s32 `u32 (&d)`."""
+def mma(
+    n: int, tail: str = "p, 1, 1, 0, 0", kinds: str = "f32.bf16.bf16", k: int = 16, name: str = "mma"
+) -> str:
+    """A wrapper `mma(float (&d)[n / 2], u64 a, u64 b, bool adds)` of one WGMMA; of f16 sums or s32 `u32
+    (&d)`."""
     half = kinds.startswith("f16")
     count = n // 4 if half else n // 2
     kind, letter = ("float", "f") if kinds.startswith("f32") else ("u32", "r")
@@ -78,7 +89,8 @@ def mma(n: int, tail: str = "p, 1, 1, 0, 0", kinds: str = "f32.bf16.bf16", k: in
     return (
         f"DEV void {name}({kind} (&d)[{count}], u64 a, u64 b, int adds) {{\n"
         f'  asm volatile("{{.reg .pred p; setp.ne.b32 p, %{count + 2}, 0;\\n"\n'
-        f'    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{kinds} {{{regs}}}, %{count}, %{count + 1}, {tail};}}"\n'
+        f'    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{kinds} {{{regs}}}, %{count},"\n'
+        f'    " %{count + 1}, {tail};}}"\n'
         f'    : {outs} : "l"(a), "l"(b), "r"(adds));\n}}\n'
     )
 
@@ -162,7 +174,9 @@ def wide(*shape: int, seed: int = 0, dtype: Any = ml_dtypes.bfloat16) -> Any:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
-def matrix_map(buffer: str, dtype: str, rows: Any, columns: Any, box: tuple[int, int], swizzle: int = 128) -> TensorMap:
+def matrix_map(
+    buffer: str, dtype: str, rows: Any, columns: Any, box: tuple[int, int], swizzle: int = 128
+) -> TensorMap:
     """Of a matrix whose rows are dense; `box` is (columns, rows)."""
     size = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "s32": 4}.get(dtype, 1)
     return TensorMap(buffer, dtype, (columns, rows), (mul(columns, size),), box, swizzle)
