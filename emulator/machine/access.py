@@ -205,13 +205,14 @@ def _aligned(w: Wave, a: Access, address: I64, row: Index, lane: Index) -> Bools
 
 
 def _shared(
-    w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools, cluster: bool = False
-) -> tuple[I64, Bools]:
-    """Offsets into the wave's shared memory, and which are fine. `cluster`: that of any CTA of the
-    cluster."""
+    w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools, cluster: bool = False,
+    visits: bool = True,
+) -> tuple[I64, Bools]:  # fmt: skip
+    """Offsets into the wave's shared memory, and which are fine. `cluster`: that of any CTA of the cluster.
+    `visits`: what is touched there is noted, as the peer must live."""
     target = w.cta_of[w.warps[row]]
     if w.rank_base is not None:
-        ok, target = _ranks(w, a, address, row, lane, ok, target, cluster)
+        ok, target = _ranks(w, a, address, row, lane, ok, target, cluster, visits)
         address = address & (1 << RANK_SHIFT) - 1
     inner = address - w.shared.base
     fine = ok & (inner >= 0) & (inner + a.width <= w.shared.size)
@@ -226,8 +227,9 @@ def _shared(
 
 
 def _ranks(
-    w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools, own: Index, cluster: bool
-) -> tuple[Bools, Index]:
+    w: Wave, a: Access, address: I64, row: Index, lane: Index, ok: Bools, own: Index, cluster: bool,
+    visits: bool,
+) -> tuple[Bools, Index]:  # fmt: skip
     """In a cluster: whose shared memory is meant."""
     rank = address >> RANK_SHIFT
     mine = w.rank[own]
@@ -244,7 +246,7 @@ def _ranks(
         w.launch.fault(w, kind, a.site, text, row=int(row[i]), lane=int(lane[i]))
     ok = ok & ~wrong
     target = np.where(ok, own - mine + rank, own)
-    for i in np.nonzero(ok & (target != own))[0].tolist():
+    for i in np.nonzero(ok & (target != own))[0].tolist() if visits else ():
         if not w.clusters.visit(int(target[i]), int(w.warps[row[i]]), a.site, "it touches shared memory of"):
             ok[i] = False
     return ok, target
@@ -342,14 +344,16 @@ def shared_offsets(w: Wave, a: Access, address: I64, row: Index, lane: Index) ->
 def shared_places(
     w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index
 ) -> tuple[I64, Bools]:
-    """The same for a space that may be generic ("shared": the own CTA's, "cluster": of all of the
+    """The same, of mbarriers and for TMA, for a space that may be generic ("shared": the own CTA's,
+    "cluster": of all of the
     cluster)."""
     if space == "generic":
         known = address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS
         _refuse(w, a, known, address, row, lane, "shared memory")
-        offset, fine = _shared(w, a, address - SHARED_WINDOW, row, lane, known, True)
+        offset, fine = _shared(w, a, address - SHARED_WINDOW, row, lane, known, True, False)
         return offset, fine & _aligned(w, a, address, row, lane)
-    return _shared(w, a, address, row, lane, _aligned(w, a, address, row, lane), space == "cluster")
+    ok = _aligned(w, a, address, row, lane)
+    return _shared(w, a, address, row, lane, ok, space == "cluster", False)
 
 
 def buffer_of(w: Wave, a: Access, address: I64, row: int, lane: int) -> Buffer | None:

@@ -213,6 +213,25 @@ def test_an_mbarrier_of_a_peer(order: str) -> None:
         assert report.faults[0].kind in kinds, (change, report.faults)
 
 
+DRAIN = """
+if (t == 0) { init(&bar, 2); fence_init(); }
+cluster_sync(); // initialised
+if (t < 2)
+  asm volatile("{.reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [r];}"
+               :: "r"(sh(&bar)), "r"(t) : "memory");
+out[t] = t;
+if (t == 32) wait(&bar, 0); // told"""
+
+
+@pytest.mark.parametrize("order", Order.KINDS)
+def test_a_cta_may_end_when_it_has_seen_every_arrival(order: str) -> None:
+    """Though they are of scope .cta, and hand on nothing else."""
+    report, _ = body(DRAIN, order=order)
+    assert report.clean, report.faults[0].message
+    report, _ = body(DRAIN.replace("if (t == 32) wait(&bar, 0); // told", ""), order=order)
+    assert report.faults[0].kind is FaultKind.PEER
+
+
 MULTICAST = """
 if (t == 0) { init(&bar, 1); fence_init(); }
 cluster_sync(); // initialised
