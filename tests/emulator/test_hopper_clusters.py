@@ -217,7 +217,8 @@ DRAIN = """
 if (t == 0) { init(&bar, 2); fence_init(); }
 cluster_sync(); // initialised
 if (t < 2)
-  asm volatile("{.reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [r];}"
+  asm volatile("{.reg .b32 r; mapa.shared::cluster.u32 r, %0, %1;"
+               " mbarrier.arrive.shared::cluster.b64 _, [r];}"
                :: "r"(sh(&bar)), "r"(t) : "memory");
 out[t] = t;
 if (t == 32) wait(&bar, 0); // told"""
