@@ -344,8 +344,8 @@ def shared_offsets(w: Wave, a: Access, address: I64, row: Index, lane: Index) ->
 def shared_places(
     w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index
 ) -> tuple[I64, Bools]:
-    """The same, of mbarriers and for TMA, for a space that may be generic ("shared": the own CTA's, "cluster":
-    of all of the cluster)."""
+    """The same, of mbarriers and for TMA, for a space that may be generic ("shared": the own CTA's,
+    "cluster": of all of the cluster)."""
     if space == "generic":
         known = address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS
         _refuse(w, a, known, address, row, lane, "shared memory")
