@@ -41,8 +41,11 @@ struct Panels {
                                                static_cast<unsigned long long>(8 * SWIZZLE / 16) << 32 |
                                                static_cast<unsigned long long>(SWIZZLE == 128 ? 1 : SWIZZLE == 64 ? 2 : 3) << 62;
 
-    /// The descriptor of what lies at `address`, below 2^18.
-    static __device__ __forceinline__ unsigned long long descriptor(unsigned address) { return FORM | address >> 4; }
+    /// The descriptor of what lies at `address`. Its field has 14 bits: in a cluster an address also holds the block's
+    /// number, which would fall into the distances.
+    static __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
+        return FORM | (address & 0x3ffff) >> 4;
+    }
 
     /// From a tile's descriptor to that of the 16 of k of step `step`, `x` of m (or n) on: 64 of a block of rows of A,
     /// or all columns of B. Only the address changes.
