@@ -302,7 +302,7 @@ def test_whoever_is_named_has_to_come(text: str, word: str) -> None:
         ("bra nowhere;", "nowhere"),
         ("brx.idx %r1, nowhere;", "nowhere"),
         ("call function;", "function"),
-        ("barrier.cluster.arrive;", "cluster"),
+        ("barrier.cluster.sync;", "sync"),
     ],
 )
 def test_what_warps_do_not_know_is_an_error_with_its_line(text: str, word: str) -> None:

@@ -15,6 +15,7 @@ _LOW = (1 << RANK_SHIFT) - 1
 
 def arrive(c: Context) -> Step:
     """barrier.cluster.arrive{.release, .relaxed}{.aligned}."""
+    c.one_of("arrive")
     c.allow("cluster", "arrive", "release", "relaxed", "aligned")
     relaxed, aligned, site = c.has("relaxed"), c.has("aligned"), c.site
 
