@@ -1,7 +1,7 @@
 """Which 16-bit schedules do the best public kernels for H100 use?
 
-Read from their sources and profiles, as in published_schedules.py; what a source leaves open is our default's.
-The ring is as deep as the source says or, where it says "as fits", as fits.
+Read from their sources and profiles, as in published_schedules.py; what a source leaves open is our
+default's. The ring is as deep as the source says or, where it says "as fits", as fits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Hopper:
 
 
 def _deep_gemm() -> list[Hopper]:
-    """sm90.hpp and sm90_bf16_gemm: one warpgroup multiplies up to 64 rows, else two; n of 16 to 256; clusters of
-    two either way; bands of 8 or 16; promotion of 256 bytes. 16 and 32 rows for small m, 256 where out is not f32.
-    Its own filter wants one side of at most 128, and no ring of fewer than 3."""
+    """sm90.hpp and sm90_bf16_gemm: one warpgroup multiplies up to 64 rows, else two; n of 16 to 256; clusters
+    of two either way; bands of 8 or 16; promotion of 256 bytes. 16 and 32 rows for small m, 256 where out is
+    not f32. Its own filter wants one side of at most 128, and no ring of fewer than 3."""
     rows = []
     for bm in (16, 32, 64, 128, 256):
         for bn in range(16, 257, 16):

@@ -41,7 +41,7 @@ def schedule_of(row: Hopper) -> tuple[Space, Schedule]:
     values["store_columns"] = next(c for c in (64, 32, 16, 8) if wn % c == 0)
     values.setdefault("store", "tma")
     if values["swap_ab"]:
-        values["store"] = "staged"
+        values |= {"store": "staged", "store_columns": min(16, values["store_columns"])}
     values["vector"] = 8 if values["store"] == "staged" else 2
     s = default.replace(**values)
     while not row.stages and s.integer("stages") > 3 and "shared_memory" in {v.rule for v in space.check(s)}:
