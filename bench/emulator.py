@@ -32,11 +32,14 @@ from rooftile.problem import Gemm
 
 from bench.common import BenchError, bench_lock, environment, say, write
 from bench.emulation.cases import EmulatorCase, design
+from bench.emulation.hopper_witnesses import hopper_witnesses, slow_witnesses
 from bench.emulation.pitfalls import ARCH as PITFALL_ARCH
 from bench.emulation.pitfalls import PITFALLS, Pitfall
 from bench.emulation.witnesses import Witness, WitnessMissingError, run_witness, witnesses
 from bench.mutations import CLASSES, Mutation, mutations
-from emulator import Order, Program
+from bench.peers.cutlass_gemm import CutlassMissingError
+from bench.peers.cutlass_sm90 import check_tools
+from emulator import Order
 from search_space.device import Device
 from search_space.registry import get_family
 from search_space.schedule import Schedule, Value
@@ -106,11 +109,11 @@ def measure(count: int, *, quick: bool) -> tuple[list[Row], dict[str, float], di
         rate = speed["instructions_per_s"]
         say(f"reference GEMM {speed['reference_gemm_s']:.2f} s, {rate:.0f} instructions/s")
         planted = list(mutations())
-        testimony = list(range(len(witnesses())))
+        testimony = list(range(len(all_witnesses())))
         if quick:
-            planted, testimony = sample(planted, 16), testimony[1:2]
+            planted, testimony = sample(planted, 18), testimony[1:2]
         for number in testimony:
-            _probe(witnesses()[number])
+            _probe(all_witnesses()[number])
         designs: dict[str, float] = {}
         work: list[tuple[Callable[..., Row], tuple[Any, ...]]] = []
         for family in FAMILIES:
@@ -126,11 +129,19 @@ def measure(count: int, *, quick: bool) -> tuple[list[Row], dict[str, float], di
         return list(_together(work)), speed, designs
 
 
+def all_witnesses() -> tuple[Witness, ...]:
+    """The quick ones first; those that nvcc takes minutes for last."""
+    return (*witnesses(), *hopper_witnesses(), *slow_witnesses())
+
+
 def _probe(witness: Witness) -> None:
     """A peer that is missing is told now, not when its turn comes."""
     try:
-        witness.build()
-    except WitnessMissingError as error:
+        if witness.name in {slow.name for slow in slow_witnesses()}:
+            check_tools()  # to build it takes minutes
+        else:
+            witness.build()
+    except (WitnessMissingError, CutlassMissingError) as error:
         raise BenchError(f"{witness.name}: {error}") from None
 
 
@@ -229,7 +240,7 @@ def run_pitfall(number: int, home: Path) -> Row:
 def run_testimony(number: int, quick: bool) -> Row:
     """A witness on its sizes, in every order."""
     started = time.monotonic()
-    witness: Witness = witnesses()[number]
+    witness = all_witnesses()[number]
     try:
         ptx = witness.build()
     except WitnessMissingError as error:
@@ -238,7 +249,7 @@ def run_testimony(number: int, quick: bool) -> Row:
         return Row(
             "witness", witness.name, False, time.monotonic() - started, f"it has no {', '.join(missing)}"
         )
-    program = Program.from_ptx(ptx)
+    program = witness.program(ptx)
     accused, wrong = 0, 0
     text = ""
     for size in witness.sizes:

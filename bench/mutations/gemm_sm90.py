@@ -281,7 +281,7 @@ MUTATIONS = (
         "of the barrier of a load",
         Edit(MAIN, "barrier = full + turn.stage * 8;", "barrier = full + (turn.stage + 1) % STAGES * 8;"),
     ),
-    _m("wrong stage index", "the ring skips its first stage", Edit(RING, "stage = 0;", "stage = 1;", 1)),
+    _m("wrong stage index", "of what is released", Edit(MAIN, "before = turn.stage;", "before = 0;")),
     _m(
         "stage reused early",
         "released while it is multiplied",
@@ -400,7 +400,7 @@ MUTATIONS = (
         values=BOTH,
     ),
     # -- registers and the end
-    _m("missing setmaxnreg", "of the producer", Edit(MAIN, DEC, "")),
+    _m("missing setmaxnreg", "of the producer", Edit(MAIN, DEC, ""), values=TURNS),
     _m("missing setmaxnreg", "of three warps of the producer", Edit(MAIN, DEC, "if (warp == 0) " + DEC)),
     _m(
         "missing setmaxnreg",
@@ -410,9 +410,9 @@ MUTATIONS = (
     ),
     _m(
         "missing setmaxnreg",
-        "of one of two consumers",
-        Edit(MAIN, INC, "if (warpgroup == 1) " + INC),
-        values=TWO,
+        "more than the producer left",
+        Edit(MAIN, INC, INC.replace("REGISTERS>", "REGISTERS + 8>")),
+        values=TWO | {"registers": "24/240"},
     ),
     _m(
         "peer exits early",
@@ -442,7 +442,13 @@ MUTATIONS = (
         Edit(MAIN, "const int count = one.part.count;", "const int count = most(one.part.count - 1, 0);"),
     ),
     _m("missing tail mask", "rows", Edit(STORE, "if (r < w.rows) {", "{")),
-    _m("missing tail mask", "columns", Edit(STORE, "if (c < w.columns) {", "{")),
+    _m(
+        "missing tail mask",
+        "columns",
+        Edit(STORE, "if (c < w.columns) {", "{"),
+        equivalent="what is left of the row is 0 or less there, and no element of a vector is in it",
+    ),
+    _m("missing tail mask", "columns of a part", Edit(STORE, "w.columns - across};", "w.columns};")),
     _m(
         "missing tail mask",
         "rows that are not loaded",

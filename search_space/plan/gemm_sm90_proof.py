@@ -34,9 +34,13 @@ def problems(problem: Problem, shape: Shape, t: Tile, g: Grid) -> tuple[Problem,
         (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1), odd_k, batch),
         (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1), 0, 1),
     ]
-    if t.pingpong:
-        # Each consumer has two tiles at least, and one of them a third.
-        sizes[1] = (4 * t.bm * t.cluster_m + 5, *sizes[1][1:])
+    if t.persistent:
+        # On one SM a block has three tiles at least, with more steps in all than two turns of the ring: what
+        # is kept from tile to tile shows. In turns each consumer has two, and one of them a third.
+        tiles = 5 if t.pingpong else 3
+        steps = max(few, min(-(-(2 * t.stages + 1) // tiles), _PRODUCTS // (tile * tiles)))
+        rows = (tiles - 1) * t.bm * t.cluster_m + 5
+        sizes[1] = (rows, sizes[1][1], (steps - 1) * t.bk + odd_k, sizes[1][3])
     if g.splits > 1:
         sizes = [s for s in sizes if s[2] > (g.splits - 1) * t.bk]  # legal: each part of k has something
     found = []
