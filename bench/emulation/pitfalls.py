@@ -42,7 +42,8 @@ _NK = {"layout": {"a": "mk", "b": "nk"}}
 
 @dataclass(frozen=True)
 class Pitfall:
-    """`problem`: of which the schedule is built. `sizes`: (m, n, k, batch) it must be right at. `refused`: the rule that must refuse it instead."""
+    """`problem`: of which the schedule is built. `sizes`: (m, n, k, batch) it must be right at.
+    `refused`: the rule that must refuse it instead."""
 
     name: str
     values: Mapping[str, Value] = field(default_factory=dict)
