@@ -69,11 +69,13 @@ class EmulatorCase:
         proof = [p for p in family.proof_problems(self.problem, device, self.schedule) if isinstance(p, Gemm)]
         wide = proof[0]
         bk, stages = self.schedule.integer("bk"), _stages(self.schedule)
+        valid = family.plan(self.problem, device, self.schedule).valid_for.sizes
         found = list(proof)
         for steps in range(stages + 3):
             # With k split, some parts have nothing to do: that has to be right too.
             k = steps * bk - (steps * 3) % 8 if steps else 0
             m, n = 1 + (wide.m + 7 * steps) // 3, 1 + (wide.n + 5 * steps) // 4
+            m, n = (-(-x // valid[s].multiple_of) * valid[s].multiple_of for x, s in ((m, "m"), (n, "n")))
             small = _at(wide, min(m, wide.m), min(n, wide.n), k)
             if small is not None and small not in found:
                 found.append(small)
