@@ -16,7 +16,7 @@ from search_space.schedule import Schedule
 from service.api import emulation_text
 from service.jobs import proving
 from service.store import devices, emulations, jobs, races, releases, trials
-from service.store.enums import EntrantRole, JobProblemState, RaceState, TrialState, Winner
+from service.store.enums import EntrantRole, JobProblemState, RaceState, TrialReason, TrialState, Winner
 from service.store.records import (
     DeviceRecord,
     EntrantResult,
@@ -29,6 +29,7 @@ from service.web import roof
 
 RANKED_SHOWN = 10
 
+_BAD = (TrialState.REJECTED, TrialState.FAILED)
 _OURS = (EntrantRole.FINALIST, EntrantRole.DEFAULT, EntrantRole.INCUMBENT)
 
 
@@ -86,6 +87,8 @@ class ProblemResult:
     schedule_line: str | None
     trial_id: int | None
     trials: Mapping[str, int]
+    examples: Mapping[str, int]
+    """Of each outcome in `trials` that is a failure or a rejection: the id of the first such trial."""
     ranked: tuple[Ranked, ...] = ()
     """Without a device: the best by the cost model, best first; nothing was timed."""
 
@@ -157,6 +160,7 @@ def _problem_result(s: Session, job: JobRecord, row: JobProblemRecord) -> Proble
         schedule_line=_line(trial),
         trial_id=None if trial is None else trial.id,
         trials=outcomes(s, row.id),
+        examples=_examples(s, row.id),
         ranked=_ranking(s, row) if row.device_key is None else (),
     )
 
@@ -177,11 +181,21 @@ def outcomes(s: Session, job_problem_id: int) -> dict[str, int]:
     """Trials by outcome: the state, with the reason where the state alone says too little."""
     counts: dict[str, int] = {}
     for row in trials.counts(s, job_problem_id=job_problem_id):
-        name = str(row.state)
-        if row.state in (TrialState.REJECTED, TrialState.FAILED) and row.reason is not None:
-            name = f"{row.state}: {row.reason}"
+        name = _outcome(row.state, row.reason)
         counts[name] = counts.get(name, 0) + row.count
     return counts
+
+
+def _outcome(state: TrialState, reason: TrialReason | None) -> str:
+    return f"{state}: {reason}" if state in _BAD and reason is not None else str(state)
+
+
+def _examples(s: Session, job_problem_id: int) -> dict[str, int]:
+    """For each outcome that somebody may want to look into, the first trial that had it."""
+    found: dict[str, int] = {}
+    for trial in trials.of_problem(s, job_problem_id, _BAD):
+        found.setdefault(_outcome(trial.state, trial.reason), trial.id)
+    return found
 
 
 def _fastest(s: Session, job_problem_id: int) -> TrialRecord | None:
@@ -258,7 +272,8 @@ def show(result: JobResult, console: Console) -> None:
     for row in result.results:
         console.print(Text(f"\n{row.title}", style="bold"))
         if row.schedule_line:
-            console.print(Text(f"  schedule  {row.schedule_line}"), soft_wrap=True)
+            of = "" if row.trial_id is None else f"trial {row.trial_id}, "
+            console.print(Text(f"  schedule  {of}{row.schedule_line}"), soft_wrap=True)
         _show_trials(row, console)
         if row.share is not None:
             console.print(
@@ -269,7 +284,10 @@ def show(result: JobResult, console: Console) -> None:
 
 def _show_trials(row: ProblemResult, console: Console) -> None:
     if row.trials:
-        parts = ", ".join(f"{count} {name}" for name, count in sorted(row.trials.items()))
+        parts = ", ".join(
+            f"{count} {name}" + (f", e.g. trial {row.examples[name]}" if name in row.examples else "")
+            for name, count in sorted(row.trials.items())
+        )
         console.print(Text(f"  trials    {sum(row.trials.values())}: {parts}"), soft_wrap=True)
 
 

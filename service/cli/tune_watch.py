@@ -35,6 +35,8 @@ class Standing:
     culled: int
     bad: int
     best_us: float | None
+    best_trial: int | None
+    """Its id, as `rooftile trial` takes it."""
     timed: bool
     """A device was asked for; else schedules are ranked by the cost model."""
     elapsed_s: float
@@ -44,7 +46,7 @@ class Standing:
         parts = [f"{self.measured} measured", f"{self.culled} culled", f"{self.bad} failed"]
         if not self.timed:
             parts = [f"{self.measured} ranked", f"{self.bad} failed"]
-        best = "" if self.best_us is None else f", best {self.best_us:.1f} us"
+        best = "" if self.best_us is None else f", best {self.best_us:.1f} us (trial {self.best_trial})"
         return f"{self.done} trials ({', '.join(parts)}){best}"
 
 
@@ -74,6 +76,7 @@ def look(database: Database, job_id: int) -> tuple[JobRecord | None, list[Standi
                     ),
                     timed=row.device_key is not None,
                     best_us=None if fastest is None else fastest.time_us,
+                    best_trial=None if fastest is None else fastest.id,
                     elapsed_s=row.elapsed_s,
                     seconds=row.budget_seconds,
                 )

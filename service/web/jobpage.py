@@ -68,6 +68,7 @@ def context(s: Session, job: JobRecord, choice: Choice, principal: Principal) ->
         "chart": _chart(s, chosen),
         "table": table,
         "many": len(shown.problems) > 1,
+        "problem_titles": {problem.id: problem.title for problem in shown.problems},
         "pager_links": Pager(
             first=choice.query(path, page_token=None) + "#trials" if choice.page_token else None,
             next=choice.query(path, page_token=table.next_page_token) + "#trials"
@@ -143,7 +144,7 @@ def _chart(s: Session, chosen: schemas.JobProblem | None) -> dict[str, Any] | No
     total = sum(chosen.counts.values())
     found = trials.listing(s, job_problem_id=chosen.id, order="newest", limit=MOST_DOTS)
     dots = [
-        svg.Dot(row.number, "contended" if row.contended else str(row.state), row.time_us)
+        svg.Dot(row.number, row.id, "contended" if row.contended else str(row.state), row.time_us)
         for row in sorted(found.rows, key=lambda row: row.number)
     ]
     baseline = None if chosen.best is None else chosen.best.baseline_time_us
@@ -153,7 +154,7 @@ def _chart(s: Session, chosen: schemas.JobProblem | None) -> dict[str, Any] | No
         "narrow": svg.convergence(dots, baseline, width=360, height=230),
         "steps": [
             {
-                "number": step.number,
+                "trial_id": step.trial_id,
                 "time": units.time_us(step.time_us),
                 "gain": units.ratio(steps[0].time_us / step.time_us),
             }

@@ -20,9 +20,11 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 30
 @dataclass(frozen=True, slots=True)
 class Dot:
     """One trial on the picture: `time_us` is None where it was never timed. Only `measured` ones can be the
-    best; a `contended` or `culled` one is drawn hollow."""
+    best; a `contended` or `culled` one is drawn hollow. `number` is its place on the axis, in its problem;
+    `trial_id` is what it is called."""
 
     number: int
+    trial_id: int
     outcome: str
     time_us: float | None
 
@@ -32,6 +34,7 @@ class Step:
     """A trial that became the best so far."""
 
     number: int
+    trial_id: int
     time_us: float
 
 
@@ -42,7 +45,7 @@ def best_steps(dots: Iterable[Dot]) -> list[Step]:
         if dot.outcome != "measured" or dot.time_us is None:
             continue
         if not steps or dot.time_us < steps[-1].time_us:
-            steps.append(Step(dot.number, dot.time_us))
+            steps.append(Step(dot.number, dot.trial_id, dot.time_us))
     return steps
 
 
@@ -70,7 +73,7 @@ def convergence(dots: Sequence[Dot], baseline_us: float | None, *, width: int, h
     ]
     label = (
         f"Time of {len(timed)} timed trials on a logarithmic axis"
-        + (f"; best {units.time_us(steps[-1].time_us)} at trial {steps[-1].number}" if steps else "")
+        + (f"; best {units.time_us(steps[-1].time_us)} at trial {steps[-1].trial_id}" if steps else "")
         + (f", Baseline {units.time_us(baseline_us)}" if baseline_us else "")
     )
     return Markup(
@@ -135,7 +138,7 @@ def _grid(scale: _Scale) -> Iterable[str]:
         yield (
             f'<text class="tick" x="{scale.x(number)}" y="{bottom + 16}" text-anchor="middle">{number}</text>'
         )
-    yield f'<text class="tick" x="{right}" y="{bottom + 28}" text-anchor="end">trial</text>'
+    yield f'<text class="tick" x="{right}" y="{bottom + 28}" text-anchor="end">trials in order</text>'
 
 
 def _baseline(scale: _Scale, us: float | None) -> Iterable[str]:
@@ -163,7 +166,7 @@ def _mark(scale: _Scale, dot: Dot, us: float) -> str:
     name = "measured" if dot.outcome == "measured" else "other"
     return (
         f'<circle class="dot {name}" cx="{scale.x(dot.number)}" cy="{scale.y(us)}" r="2.6">'
-        f"<title>trial {dot.number}: {units.time_us(us)} ({escape(dot.outcome)})</title></circle>"
+        f"<title>trial {dot.trial_id}: {units.time_us(us)} ({escape(dot.outcome)})</title></circle>"
     )
 
 
@@ -175,5 +178,5 @@ def _missing(scale: _Scale, dots: Sequence[Dot]) -> Iterable[str]:
             x = scale.x(dot.number)
             yield (
                 f'<line class="missing" x1="{x}" y1="{bottom - 6}" x2="{x}" y2="{bottom}">'
-                f"<title>trial {dot.number}: {escape(dot.outcome)}</title></line>"
+                f"<title>trial {dot.trial_id}: {escape(dot.outcome)}</title></line>"
             )

@@ -87,6 +87,7 @@ def test_submit_and_wait(service: Any, capsys: Capture) -> None:
     code, out, _ = run(capsys, "submit", *GEMM, "--wait")
     assert code == 0
     assert "6 trials (5 measured, 1 failed)  best 12.5 us (2.00x" in out
+    assert "the Baseline's speed), trial 1" in out
     code, out, err = run(capsys, "submit", *GEMM, "--wait", "--json")
     assert (code, document(out)["state"]) == (0, "done")
     assert "job 3  done" in err

@@ -18,7 +18,7 @@ def _problem(**more: Any) -> ProblemResult:
     empty = dict.fromkeys(ProblemResult.__dataclass_fields__)
     given = {
         "title": "gemm 4x64x64 f32 kn", "state": "failed", "reason": "race_failed", "message": WHY,
-        "disturbed": False, "baseline_disturbed": False, "trials": {"measured": 8},
+        "disturbed": False, "baseline_disturbed": False, "trials": {"measured": 8}, "examples": {},
     }  # fmt: skip
     return ProblemResult(**{**empty, **given, **more})
 
@@ -55,6 +55,14 @@ def test_without_a_device_the_ranking_says_what_the_emulator_says_and_that_nothi
         "        gemm_sm80 tile bm=128",
     ]
     assert lines[-1] == "expected: by the cost model of the family; nothing was timed"
+
+
+def test_the_winner_and_an_example_of_each_failure_are_named_by_their_ids() -> None:
+    trials = {"measured": 8, "failed: race": 3, "culled": 1}
+    row = _problem(trials=trials, examples={"failed: race": 97}, trial_id=95, schedule_line="gemm_x86 tile")
+    shown = _shown(row)
+    assert "  schedule  trial 95, gemm_x86 tile\n" in shown
+    assert "  trials    12: 1 culled, 3 failed: race, e.g. trial 97, 8 measured\n" in shown
 
 
 def test_a_table_in_a_file_is_not_cut_to_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,6 +201,24 @@ def test_a_job_of_many_problems_shows_each_and_the_chosen_one(browser: TestClien
     assert "The picture starts with the first timed schedule." in other
 
 
+def test_a_trial_is_called_by_its_id_everywhere(browser: TestClient, seed: Any) -> None:
+    seed.device()
+    seed.tuned()  # so that ids and numbers within a problem differ
+    body = {"problem": {k: v for k, v in gemm().items() if k != "m"}, "sweep": {"m": [1, 2]}, "device": CPU}
+    job = seed.job(body)
+    row = seed.start(job)[0]
+    ids = seed.trials(row, [900.0, 640.0])
+    assert ids[0] > 1
+    page = read(browser, f"/jobs/{job.id}")
+    shown = text_of(page)
+    assert f"trial {ids[1]}, alone; not raced yet" in shown
+    assert f"<title>trial {ids[1]}: 640.0 µs" in page
+    for trial_id in ids:
+        cell = page.split(f'<tr id="trial-{trial_id}">')[1].split("</tr>")[0]
+        assert text_of(cell).startswith(f"{trial_id} {row.title} measured"), cell
+    assert f"/ trial {ids[1]} Trial {ids[1]}: {row.title}" in text_of(read(browser, f"/trials/{ids[1]}"))
+
+
 def test_trials_are_ordered_filtered_and_paged(
     browser: TestClient, seed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

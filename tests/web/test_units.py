@@ -46,17 +46,17 @@ def test_shares_durations_and_moments() -> None:
 
 
 DOTS = [
-    Dot(0, "measured", 400.0),
-    Dot(1, "failed", None),
-    Dot(2, "measured", 300.0),
-    Dot(3, "culled", 900.0),
-    Dot(4, "measured", 250.0),
-    Dot(5, "measured", 260.0),
+    Dot(0, 95, "measured", 400.0),
+    Dot(1, 96, "failed", None),
+    Dot(2, 97, "measured", 300.0),
+    Dot(3, 98, "culled", 900.0),
+    Dot(4, 99, "measured", 250.0),
+    Dot(5, 100, "measured", 260.0),
 ]
 
 
 def test_the_staircase_goes_down_only() -> None:
-    assert [(s.number, s.time_us) for s in svg.best_steps(DOTS)] == [(0, 400.0), (2, 300.0), (4, 250.0)]
+    assert [(s.trial_id, s.time_us) for s in svg.best_steps(DOTS)] == [(95, 400.0), (97, 300.0), (99, 250.0)]
 
 
 def test_the_picture_has_a_mark_for_each_trial_and_stays_inside() -> None:
@@ -71,19 +71,19 @@ def test_the_picture_has_a_mark_for_each_trial_and_stays_inside() -> None:
     lower = {m[0]: float(m[1]) for m in re.findall(r'cy="([0-9.]+)" r="2.6"><title>trial (\d+)', text)}
     assert lower
     heights = dict(re.findall(r'cy="[0-9.]+" r="2.6"><title>trial (\d+): ([0-9.]+)', text))
-    assert heights == {"0": "400.0", "2": "300.0", "3": "900.0", "4": "250.0", "5": "260.0"}
+    assert heights == {"95": "400.0", "97": "300.0", "98": "900.0", "99": "250.0", "100": "260.0"}
 
 
 @pytest.mark.parametrize("times", [[100.0], [100.0, 100.0], [1.0, 1e6], [100.0, 101.0]])
 def test_the_picture_copes_with_any_range(times: list[float]) -> None:
-    dots = [Dot(i, "measured", t) for i, t in enumerate(times)]
+    dots = [Dot(i, i + 95, "measured", t) for i, t in enumerate(times)]
     text = str(svg.convergence(dots, None, width=360, height=230))
     assert "nan" not in text
     assert 'class="grid"' in text
 
 
 def test_what_was_disturbed_or_culled_is_drawn_but_never_the_best() -> None:
-    dots = [Dot(0, "contended", 100.0), Dot(1, "measured", 300.0), Dot(2, "culled", 200.0)]
+    dots = [Dot(0, 95, "contended", 100.0), Dot(1, 96, "measured", 300.0), Dot(2, 97, "culled", 200.0)]
     assert [s.time_us for s in svg.best_steps(dots)] == [300.0]
     assert str(svg.convergence(dots, None, width=700, height=240)).count('class="dot other"') == 2
     only = str(svg.convergence(dots[:1], None, width=700, height=240))
@@ -92,4 +92,4 @@ def test_what_was_disturbed_or_culled_is_drawn_but_never_the_best() -> None:
 
 
 def test_nothing_timed_is_no_picture() -> None:
-    assert str(svg.convergence([Dot(0, "failed", None)], 10.0, width=800, height=240)) == ""
+    assert str(svg.convergence([Dot(0, 95, "failed", None)], 10.0, width=800, height=240)) == ""

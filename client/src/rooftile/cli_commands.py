@@ -106,14 +106,14 @@ def _progress(data: Mapping[str, Any]) -> str:
         words.append(f"{sum(counts.values())} trials ({listed})")
     best = data.get("best")
     if best:
-        words.append(f"best {_best_us(best)}{_gain(best.get('speedup'))}")
+        words.append(f"best {_best_us(best)}{_gain(best.get('speedup'))}, trial {best['trial_id']}")
     if data.get("message"):
         words.append(str(data["message"]))
     return "  ".join(words)
 
 
 def _result(data: Mapping[str, Any]) -> None:
-    rows = [("PROBLEM", "STATE", "TIME", "BASELINE", "GAIN", "SCHEDULE")]
+    rows = [("PROBLEM", "STATE", "TIME", "BASELINE", "GAIN", "TRIAL", "SCHEDULE")]
     notes = []  # why a problem has no answer, where the job's own message has not said so
     for problem in data.get("problems") or ():
         best = problem.get("best") or {}
@@ -124,6 +124,7 @@ def _result(data: Mapping[str, Any]) -> None:
                 _best_us(best),
                 _us(best.get("baseline_time_us")),
                 f"{best['speedup']:.2f}x" if best.get("speedup") else "-",
+                str(best.get("trial_id") or "-"),
                 str(best.get("schedule_text") or "-"),
             )
         )

@@ -34,7 +34,7 @@ def trial(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int
 def lines(data: Mapping[str, Any]) -> Iterator[str]:
     """The long form of a trial."""
     reason = f", {data['reason']}" if data.get("reason") else ""
-    yield f"trial {data['id']} (number {data['number']} of job {data['job_id']}): {data['state']}{reason}"
+    yield f"trial {data['id']} of job {data['job_id']}: {data['state']}{reason}"
     yield f"  problem    {data.get('title')}"
     yield f"  on         {data.get('device') or data.get('arch')}"
     if data.get("time_us"):
