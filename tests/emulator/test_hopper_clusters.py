@@ -142,7 +142,7 @@ def test_memory_of_a_peer(text: str, order: str) -> None:
             {FaultKind.BARRIER_COUNT, FaultKind.DEADLOCK},
         ),
     ],
-    ids=lambda x: str(x)[:60],
+    ids=lambda x: " ".join(sorted(x)) if isinstance(x, set) else str(x)[:60],
 )
 def test_memory_of_a_peer_without_its_barriers(
     text: str, change: tuple[str, str], kinds: set[FaultKind], order: str
