@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from search_space.schedule import Schedule
-from service.store.enums import EmulationScope, EmulationState
+from service.store.enums import EmulationScope, EmulationState, TrialReason, TrialState
 from service.store.records import EmulationRecord, TrialRecord
 
 _WORDS = {
@@ -36,10 +36,26 @@ _FIRST = (
 _FAULTS_SHOWN = 12
 
 
-def short(run: EmulationRecord | None, trial: TrialRecord) -> str:
-    """The verdict on a trial in a few words."""
+# Of these nobody runs a verdict any more that they may still lack.
+_OUT = (TrialState.CANCELLED, TrialState.FAILED, TrialState.CULLED, TrialState.REJECTED)
+
+
+def unrun(run: EmulationRecord, trial: TrialRecord, *, over: bool) -> str | None:
+    """Why a run that has no verdict yet is not waited for by this trial; None where there is one, or it is
+    still waited for. `over`: the trial's problem, or its job, has ended."""
+    if run.state not in (EmulationState.QUEUED, EmulationState.RUNNING):
+        return None
+    if trial.state in _OUT:
+        return TrialReason.JOB_ENDED.doc if trial.reason is None else trial.reason.doc
+    return TrialReason.JOB_ENDED.doc if over else None
+
+
+def short(run: EmulationRecord | None, trial: TrialRecord, *, over: bool) -> str:
+    """The verdict on a trial in a few words; `over` as for `unrun`."""
     if run is None:
         return "not emulated"
+    if unrun(run, trial, over=over) is not None:
+        return f"not emulated: {trial.reason or TrialReason.JOB_ENDED}".replace("_", " ")
     if run.state is EmulationState.PASSED:
         return "right, run itself" if run.trial_id == trial.id else f"right, by trial {run.trial_id}"
     why = "" if run.reason is None else f": {run.reason}"
@@ -48,16 +64,21 @@ def short(run: EmulationRecord | None, trial: TrialRecord) -> str:
     ) + why
 
 
-def long(run: EmulationRecord, trial_id: int) -> str:
-    """Everything, over several lines."""
-    return "\n".join(_lines(run, trial_id))
+def long(run: EmulationRecord, trial: TrialRecord, *, over: bool) -> str:
+    """Everything, over several lines; `over` as for `unrun`."""
+    return "\n".join(_lines(run, trial, over))
 
 
-def _lines(run: EmulationRecord, trial_id: int) -> Iterator[str]:
-    reason = "" if run.reason is None else f" ({run.reason}: {run.reason.doc})"
-    yield f"{_WORDS[run.state]}{reason}"
-    yield f"  {_whose(run, trial_id)}"
-    yield f"  schedule run: {_schedule(run.schedule)}"
+def _lines(run: EmulationRecord, trial: TrialRecord, over: bool) -> Iterator[str]:
+    why_not = unrun(run, trial, over=over)
+    if why_not is not None:
+        yield f"not emulated: {why_not}"
+    else:
+        reason = "" if run.reason is None else f" ({run.reason}: {run.reason.doc})"
+        yield f"{_WORDS[run.state]}{reason}"
+        yield f"  {_whose(run, trial.id)}"
+        verb = "to run" if run.state is EmulationState.QUEUED else "run"
+        yield f"  schedule {verb}: {_schedule(run.schedule)}"
     named = (f"{name} {value}" for name, value in run.structure.items() if name != "emulator")
     yield "  structure: " + ", ".join(named)
     if run.seconds is not None:
@@ -65,7 +86,8 @@ def _lines(run: EmulationRecord, trial_id: int) -> Iterator[str]:
     for check in run.checks:
         yield f"    {_check(check)}"
     if run.max_error is not None and run.bound is not None:
-        yield f"  largest error {run.max_error:.3g} where {run.bound:.3g} is allowed"
+        # Each run has a bound of its own: another may have the larger error.
+        yield f"  nearest to its bound: error {run.max_error:.3g} of {run.bound:.3g} allowed"
     message = run.evidence.get("message")
     if message and run.state is not EmulationState.PASSED:
         yield f"  {message}"
@@ -74,12 +96,15 @@ def _lines(run: EmulationRecord, trial_id: int) -> Iterator[str]:
 
 
 def _whose(run: EmulationRecord, trial_id: int) -> str:
+    done = {EmulationState.QUEUED: "is to be run", EmulationState.RUNNING: "is being run"}.get(
+        run.state, "was run"
+    )
     if run.trial_id == trial_id:
-        own = "this trial's own schedule was run"
+        own = f"this trial's own schedule {done}"
         if run.scope is EmulationScope.STRUCTURE:
             return f"{own}; it speaks for every trial of its structure under this toolchain"
         return own
-    return f"the verdict of its structure: trial {run.trial_id} was run"
+    return f"the verdict of its structure: trial {run.trial_id} {done}"
 
 
 def _schedule(schedule: Mapping[str, Any]) -> str:
@@ -164,9 +189,7 @@ def _per_request(sums: Mapping[str, Any]) -> dict[str, Any]:
     requests, sectors = sums.get("global_requests"), sums.get("global_sectors")
     if not isinstance(requests, Mapping) or not isinstance(sectors, Mapping):
         return {}
-    found = {
-        name: sectors[name] / count for name, count in requests.items() if count and name in sectors
-    }
+    found = {name: sectors[name] / count for name, count in requests.items() if count and name in sectors}
     return {"sectors_per_request": found} if found else {}
 
 

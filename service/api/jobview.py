@@ -145,7 +145,7 @@ def _best(
         trial_number=trial.number,
         time_us=time_us,
         predicted_us=trial.predicted_us,
-        emulated=_emulated(s, trial),
+        emulated=_emulated(s, row, trial),
         baseline_time_us=baseline,
         speedup=baseline / time_us if baseline is not None else None,
         schedule=dict(trial.schedule),
@@ -167,7 +167,7 @@ def _ranked(s: Session, row: JobProblemRecord) -> schemas.BestOfJob | None:
         trial_number=trial.number,
         time_us=None,
         predicted_us=trial.predicted_us,
-        emulated=_emulated(s, trial),
+        emulated=_emulated(s, row, trial),
         baseline_time_us=None,
         speedup=None,
         schedule=dict(trial.schedule),
@@ -176,7 +176,7 @@ def _ranked(s: Session, row: JobProblemRecord) -> schemas.BestOfJob | None:
     )
 
 
-def _emulated(s: Session, trial: TrialRecord) -> str | None:
+def _emulated(s: Session, row: JobProblemRecord, trial: TrialRecord) -> str | None:
     if not proving.emulates(trial.arch):
         return None
-    return emulation_text.short(emulations.of_trial(s, trial.id), trial)
+    return emulation_text.short(emulations.of_trial(s, trial.id), trial, over=row.finished_at is not None)

@@ -108,14 +108,16 @@ def verdict(row: VerdictRecord) -> schemas.Verdict:
     )
 
 
-def emulation(row: EmulationRecord, trial_id: int) -> schemas.Emulation:
+def emulation(row: EmulationRecord, of: TrialRecord, *, over: bool) -> schemas.Emulation:
+    """`over`: the problem of the trial has ended, and nothing more is run for it."""
     faults = row.evidence.get("faults")
     return schemas.Emulation(
         id=row.id,
         state=str(row.state),
         reason=None if row.reason is None else str(row.reason),
         scope=str(row.scope),
-        own=row.trial_id == trial_id,
+        unrun=emulation_text.unrun(row, of, over=over),
+        own=row.trial_id == of.id,
         trial_id=row.trial_id,
         schedule=dict(row.schedule),
         schedule_text=schedule_text(row.schedule),
@@ -128,7 +130,7 @@ def emulation(row: EmulationRecord, trial_id: int) -> schemas.Emulation:
         counters=_object(row.counters),
         faults=[dict(fault) for fault in faults if isinstance(fault, Mapping)] if faults else [],
         evidence={name: value for name, value in row.evidence.items() if name != "faults"},
-        text=emulation_text.long(row, trial_id),
+        text=emulation_text.long(row, of, over=over),
     )
 
 
@@ -146,7 +148,10 @@ def measurement(row: MeasurementRecord) -> schemas.Measurement:
     )
 
 
-def trial_detail(row: TrialDetail, title: str, policy: Mapping[str, Any]) -> schemas.TrialDetail:
+def trial_detail(
+    row: TrialDetail, title: str, policy: Mapping[str, Any], *, over: bool
+) -> schemas.TrialDetail:
+    """`over`: the problem of the trial has ended."""
     request = repeat_request(row, policy)
     return schemas.TrialDetail(
         **_trial_fields(row.trial),
@@ -160,7 +165,7 @@ def trial_detail(row: TrialDetail, title: str, policy: Mapping[str, Any]) -> sch
         log=row.log,
         evidence=dict(row.evidence),
         verdicts=[verdict(v) for v in row.verdicts],
-        emulation=None if row.emulation is None else emulation(row.emulation, row.trial.id),
+        emulation=None if row.emulation is None else emulation(row.emulation, row.trial, over=over),
         measurements=[measurement(m) for m in row.measurements],
         repeat=f"rooftile tune --spec - <<'JSON'\n{json.dumps(request, separators=(', ', ': '))}\nJSON",
         repeat_request=request,

@@ -182,7 +182,10 @@ class Emulation(Model):
     state: str
     reason: str | None
     scope: str = Field(description="structure: it speaks for all trials of its structure; trial: for one")
-    own: bool = Field(description="this trial's own schedule was run")
+    unrun: str | None = Field(
+        description="why this trial waits for no verdict though the run has none; null otherwise"
+    )
+    own: bool = Field(description="the run is of this trial's own schedule")
     trial_id: int | None = Field(description="the trial whose schedule was run")
     schedule: JsonObject
     schedule_text: str

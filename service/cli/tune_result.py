@@ -170,7 +170,9 @@ def _ranking(s: Session, row: JobProblemRecord) -> tuple[Ranked, ...]:
     for trial in trials.ranked(s, row.id, RANKED_SHOWN):
         emulated = None
         if proving.emulates(trial.arch):
-            emulated = emulation_text.short(emulations.of_trial(s, trial.id), trial)
+            emulated = emulation_text.short(
+                emulations.of_trial(s, trial.id), trial, over=row.finished_at is not None
+            )
         assert trial.predicted_us is not None
         line = Schedule.from_json(dict(trial.schedule)).one_line()
         found.append(Ranked(trial.id, trial.number, trial.predicted_us, emulated, line))

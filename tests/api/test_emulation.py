@@ -16,8 +16,9 @@ from support.store import compiled
 
 from search_space.device import Device
 from search_space.registry import get_family
+from service.api import emulation_text
 from service.jobs.submit import submit
-from service.store import devices, emulation_claims, jobs, logins, releases, trials
+from service.store import devices, emulation_claims, emulations, jobs, logins, releases, trials
 from service.store.enums import (
     JobProblemState,
     JobState,
@@ -129,7 +130,7 @@ def test_a_verdict_with_its_counters(client: TestClient, browser: TestClient, se
             "right in the emulator",
             "this trial's own schedule was run",
             "125x125x543, alpha -0.75, beta 0.5, late: right",
-            "largest error 0.001 where 0.004 is allowed",
+            "nearest to its bound: error 0.001 of 0.004 allowed",
             "role producer",
             "role consumer",
             "bank conflicts load 500, store 0",
@@ -173,6 +174,47 @@ def test_what_was_not_decided_says_why(client: TestClient, browser: TestClient, 
         assert "frobnicate.b32" in text
 
 
+def test_whoever_was_never_run_is_not_said_to_wait_or_to_have_been_run(
+    client: TestClient, browser: TestClient, seed: Any
+) -> None:
+    ran, other = emulate(seed)
+    data, texts = everywhere(client, browser, ran)
+    assert data["emulation"]["unrun"] is None
+    for text in texts:
+        assert "waits for an emulate worker" in text
+        assert "this trial's own schedule is to be run" in text
+        assert "was run" not in text
+    job_id = data["job_id"]
+    assert client.post(f"/v1/jobs/{job_id}:cancel").status_code == 200
+    why = TrialReason.JOB_ENDED.doc
+    for trial_id in (ran, other):
+        data, texts = everywhere(client, browser, trial_id)
+        assert (data["state"], data["emulation"]["unrun"]) == ("cancelled", why)
+        for text in texts:
+            assert f"not emulated: {why}" in text
+            for words in ("waits for", "was run", "run itself", "queued", "by its structure"):
+                assert words not in text, (words, text)
+
+
+def test_a_ranked_trial_whose_job_ended_before_its_run_is_not_queued(
+    client: TestClient, browser: TestClient, seed: Any
+) -> None:
+    _, other = emulate(seed, right())
+    with seed.database.begin() as s:
+        emulations.want_own(s, other)  # as a finalist; the verdict of its structure is there
+        found = trials.get(s, other)
+        assert found is not None
+        jobs.move_problem(s, found.job_problem_id, JobProblemState.DONE)
+        assert emulation_text.short(emulations.of_trial(s, other), found, over=True) == (
+            "not emulated: job ended"
+        )
+    data, texts = everywhere(client, browser, other)
+    assert (data["state"], data["emulation"]["state"]) == ("ranked", "queued")
+    for text in texts:
+        assert f"not emulated: {TrialReason.JOB_ENDED.doc}" in text
+        assert "waits for" not in text
+
+
 def test_a_ranked_job_shows_its_best_without_a_time(
     client: TestClient, browser: TestClient, seed: Any
 ) -> None:
@@ -189,9 +231,7 @@ def test_a_ranked_job_shows_its_best_without_a_time(
 def test_an_admin_publishes_what_nobody_proved(client: TestClient, as_token: Any, seed: Any) -> None:
     with seed.database.begin() as s:
         record = Device.for_key(GPU_DEVICE)
-        devices.upsert(
-            s, DeviceRecord(GPU_DEVICE, record.name, "gpu", record.arch.name, record.to_json())
-        )
+        devices.upsert(s, DeviceRecord(GPU_DEVICE, record.name, "gpu", record.arch.name, record.to_json()))
     ran, _ = emulate(seed, device=GPU_DEVICE)
     with seed.database.begin() as s:
         trial = trials.get(s, ran)
@@ -226,4 +266,3 @@ def test_a_gpu_that_is_not_connected_is_waited_for(client: TestClient, seed: Any
     body = {"problem": gemm(dtype="f16"), "target": {"device": GPU_DEVICE}}
     posted = client.post("/v1/jobs", json=body).json()
     assert (posted["state"], posted["reason"]) == ("waiting", "no_device")
-

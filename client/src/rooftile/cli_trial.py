@@ -54,6 +54,8 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
     if emulation:
         yield "  emulator"
         yield from (f"    {line}" for line in str(emulation.get("text") or "").splitlines())
+    elif not str(data.get("arch") or "x86").startswith("x86"):
+        yield f"  emulator   {'not emulated' if data.get('finished_at') else 'not emulated yet'}{reason}"
     resources = {
         name: value for name, value in (data.get("resources") or {}).items() if isinstance(value, int | str)
     }
@@ -67,4 +69,4 @@ def _error(verdict: Mapping[str, Any]) -> str:
     error, bound = verdict.get("max_error"), verdict.get("bound")
     if error is None or bound is None:
         return "no error known"
-    return f"largest error {error:.3g} where {bound:.3g} is allowed"
+    return f"nearest to its bound: error {error:.3g} of {bound:.3g} allowed"

@@ -83,5 +83,10 @@ def trial_detail(s: Session, trial_id: int) -> schemas.TrialDetail:
     row = trials.detail(s, trial_id)
     if row is None:
         raise NotFoundError(f"There is no trial {trial_id}.", field="id", value=trial_id)
-    job = jobs.get(s, row.trial.job_id)
-    return render.trial_detail(row, parse_problem(row.problem).title(), {} if job is None else job.policy)
+    job, problem = jobs.get(s, row.trial.job_id), jobs.problem(s, row.trial.job_problem_id)
+    return render.trial_detail(
+        row,
+        parse_problem(row.problem).title(),
+        {} if job is None else job.policy,
+        over=problem is None or problem.finished_at is not None,
+    )
