@@ -228,8 +228,8 @@ def listing(
     after: tuple[float, int] | tuple[int] | None = None,
     limit: int = 50,
 ) -> Page[TrialRecord]:
-    """Trials by page. order: "newest", "oldest" (key: (id,)) or "fastest" (only those with a time; key:
-    (time_us, id))."""
+    """Trials by page. order: "newest", "oldest" (key: (id,)), "fastest" (only those with a time; key:
+    (time_us, id)) or "predicted" (the same by predicted_us)."""
     query = select(Trial).limit(limit + 1)
     exact = {
         Trial.job_id: job_id,
@@ -241,12 +241,13 @@ def listing(
     query = query.where(*[column == value for column, value in exact.items() if value is not None])
     if states is not None:
         query = query.where(Trial.state.in_(states))
-    if order == "fastest":
-        query = query.where(usable(Trial.time_us)).order_by(Trial.time_us, Trial.id)
+    if order in ("fastest", "predicted"):
+        time = Trial.time_us if order == "fastest" else Trial.predicted_us
+        query = query.where(usable(time)).order_by(time, Trial.id)
         if after is not None:
             time_us, last = after  # type: ignore[misc]
             # the first half alone lets the index jump to the place
-            query = query.where(Trial.time_us >= time_us, (Trial.time_us > time_us) | (Trial.id > last))
+            query = query.where(time >= time_us, (time > time_us) | (Trial.id > last))
     elif order == "newest":
         query = query.order_by(Trial.id.desc())
         if after is not None:
@@ -256,13 +257,14 @@ def listing(
         if after is not None:
             query = query.where(Trial.id > after[-1])
     else:
-        raise ValueError(f"order is {order!r}; it is one of newest, oldest, fastest")
+        raise ValueError(f"order is {order!r}; it is one of newest, oldest, fastest, predicted")
     rows = s.scalars(query).all()
     page = tuple(trial_record(row) for row in rows[:limit])
     if len(rows) <= limit:
         return Page(page, None)
     edge = page[-1]
-    return Page(page, (edge.time_us, edge.id) if order == "fastest" else (edge.id,))
+    keys = {"fastest": (edge.time_us, edge.id), "predicted": (edge.predicted_us, edge.id)}
+    return Page(page, keys.get(order, (edge.id,)))
 
 
 def _promotable() -> ColumnElement[bool]:

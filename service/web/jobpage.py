@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -50,6 +50,9 @@ def context(s: Session, job: JobRecord, choice: Choice, principal: Principal) ->
     shown = jobview.full(s, job)
     chosen = next((p for p in shown.problems if p.id == choice.problem), None) or _default_problem(shown)
     path = f"/jobs/{job.id}"
+    timed = any(problem.device is not None for problem in shown.problems)
+    if choice.order == "fastest" and not timed:
+        choice = replace(choice, order="predicted")  # nobody times its trials
     table = page_of_trials(s, job.id, choice.order, choice.state, ROWS, choice.page_token)
     return {
         "job": shown,
@@ -67,6 +70,8 @@ def context(s: Session, job: JobRecord, choice: Choice, principal: Principal) ->
         "best": _best(s, shown, chosen),
         "chart": _chart(s, chosen),
         "table": table,
+        "orders": ("newest", "oldest", "fastest" if timed else "predicted"),
+        "filters": ("measured" if timed else "ranked", "failed", "rejected"),
         "many": len(shown.problems) > 1,
         "problem_titles": {problem.id: problem.title for problem in shown.problems},
         "pager_links": Pager(

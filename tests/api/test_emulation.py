@@ -218,7 +218,7 @@ def test_a_ranked_trial_whose_job_ended_before_its_run_is_not_queued(
 def test_a_ranked_job_shows_its_best_without_a_time(
     client: TestClient, browser: TestClient, seed: Any
 ) -> None:
-    ran, _ = emulate(seed, right())
+    ran, other = emulate(seed, right())
     job_id = client.get(f"/v1/trials/{ran}").json()["job_id"]
     best = client.get(f"/v1/jobs/{job_id}").json()["best"]
     assert (best["trial_id"], best["time_us"], best["predicted_us"]) == (ran, None, 10.0)
@@ -226,6 +226,14 @@ def test_a_ranked_job_shows_its_best_without_a_time(
     page = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", browser.get(f"/jobs/{job_id}").text)).split())
     assert "Best by the cost model 10.00 µs" in page
     assert "not yet timed" in page
+    for query in ("order=fastest", "order=predicted", "order=predicted&state=ranked"):
+        rows = re.findall(r'<tr id="trial-(\d+)"', browser.get(f"/jobs/{job_id}?{query}").text)
+        assert rows == [str(ran), str(other)], query
+    assert "state=ranked" in browser.get(f"/jobs/{job_id}").text
+    first = client.get(f"/v1/jobs/{job_id}/trials?order=predicted&limit=1").json()
+    token = first["next_page_token"]
+    rest = client.get(f"/v1/jobs/{job_id}/trials?order=predicted&page_token={token}").json()
+    assert [one["id"] for one in first["trials"] + rest["trials"]] == [ran, other]
 
 
 def test_an_admin_publishes_what_nobody_proved(client: TestClient, as_token: Any, seed: Any) -> None:

@@ -238,6 +238,10 @@ def test_trials_are_ordered_filtered_and_paged(
     following = re.search(r'href="([^"]+)" rel="next"', page)
     assert following
     assert shown(html.unescape(following[1]).split("#")[0]) == [ids[2], ids[3]]
+    crashed = seed.job({"problem": gemm(2), "device": CPU})
+    seed.trials(seed.start(crashed)[0], [TrialReason.CRASH])
+    seed.end(crashed, JobState.FAILED)
+    assert "No trial of this job was timed." in read(browser, f"/jobs/{crashed.id}?order=fastest")
     assert "No trial is rejected." in read(browser, f"/jobs/{job.id}?state=rejected")
 
 

@@ -20,7 +20,12 @@ from service.store.enums import Scope, TrialState
 
 router = APIRouter(tags=["trials"])
 
-ORDERS: dict[str, tuple[type, ...]] = {"oldest": (int,), "newest": (int,), "fastest": (float, int)}
+ORDERS: dict[str, tuple[type, ...]] = {
+    "oldest": (int,),
+    "newest": (int,),
+    "fastest": (float, int),
+    "predicted": (float, int),
+}
 
 
 @router.get(
@@ -35,7 +40,7 @@ def list_trials(
     limit: LimitQuery = None,
     page_token: TokenQuery = None,
     state: Annotated[str | None, Query(description="only trials in this state")] = None,
-    order: Annotated[str | None, Query(description="oldest (default), newest or fastest")] = None,
+    order: Annotated[str | None, Query(description="oldest (default), newest, fastest or predicted")] = None,
 ) -> schemas.TrialPage:
     """The trials of a job, page by page."""
     number = row_id(job_id, "job")
