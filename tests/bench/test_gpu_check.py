@@ -23,7 +23,7 @@ from bench.gpu.cases import SHAPES, count_base, draw
 from bench.gpu.check import ROOT
 from bench.gpu.counters import METRICS, parse_ncu, ratios, total
 from bench.gpu.report import Budget, Report
-from bench.gpu.run import counts_of
+from bench.gpu.run import CPU_SHARES, ORDER, SHARES, counts_of, share_of
 from search_space.device import Device
 
 SCRIPT = ROOT / "bench" / "gpu" / "check.py"
@@ -106,6 +106,14 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     assert len(found["rows"]) >= 2
     assert found["rows"][:2] == rows[:2]
+
+
+def test_the_last_part_that_was_chosen_has_all_of_the_time() -> None:
+    assert share_of("verify", {"verify"}, SHARES) == 1.0
+    assert share_of("verify", {"verify"}, CPU_SHARES) == 1.0
+    assert share_of("verify", {"tests", "verify"}, SHARES) == 1.0
+    assert share_of("tests", {"tests", "verify"}, SHARES) == SHARES["tests"]
+    assert [share_of(name, set(ORDER), SHARES) for name in ORDER[:-1]] == [0.25, 0.35, 0.15]
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
