@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import CompilerMissingError
+from service.paths import nvrtc_library
 
 HOW_TO_GET_ONE = "Install gcc (`apt install gcc`), or `pip install 'rooftile-server[zig]'`."
 
@@ -47,6 +48,22 @@ def need_compiler() -> None:
     """Raise CompilerMissingError where `examine` would say so, without building anything."""
     if next(compilers(), None) is None:
         raise CompilerMissingError(f"{none_found()} {HOW_TO_GET_ONE}")
+
+
+NVRTC_EXTRA = "`pip install -e '.[compile]'` in a clone, else `pip install 'rooftile-server[compile]'`"
+
+
+def need_nvrtc(arch: str) -> None:
+    """Raise CompilerMissingError where no NVRTC for this CUDA arch is installed; none is loaded.
+
+    The versions are those of worker/compile/nvrtc.py.
+    """
+    majors = (12,) if arch == "sm_70" else (13, 12)
+    if all(nvrtc_library(major) is None for major in majors):
+        wanted = " or ".join(map(str, majors))
+        raise CompilerMissingError(
+            f"Nothing compiles for {arch} here: there is no NVRTC {wanted}. Install the extra: {NVRTC_EXTRA}."
+        )
 
 
 def none_found() -> str:

@@ -23,7 +23,7 @@ from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
 from service.bus.broker import broker_info, eviction_warning
-from service.compilers import HOW_TO_GET_ONE, compilers, none_found
+from service.compilers import HOW_TO_GET_ONE, NVRTC_EXTRA, compilers, none_found
 from service.errors import OperationError
 from service.paths import (
     Home,
@@ -119,7 +119,7 @@ def _compiler(_settings: Settings) -> Check:
 
 def _nvrtc(_settings: Settings) -> Check:
     found = {major: library for major in (13, 12) if (library := nvrtc_library(major)) is not None}
-    fix = "Run `pip install 'rooftile-server[compile]'` to compile for GPUs (no GPU is needed for that)."
+    fix = f"To compile for GPUs (no GPU is needed for that): {NVRTC_EXTRA}."
     if not found:
         return Check("nvrtc", State.NOTE, "none found; nothing is compiled for GPUs", fix)
     text = ", ".join(f"{major}: {library}" for major, library in found.items())

@@ -15,7 +15,11 @@ _EXAMPLES = """\
 examples:
   rooftile tune gemm --m 8 --n 4096 --k 4096 --dtype f32
   rooftile tune gemm --m 1,4,8 --n 4096 --k 4096 --dtype f32 --seconds 60
+  rooftile tune gemm --m 512 --n 4096 --k 4096 --dtype bf16 --arch sm_80     (no GPU is needed)
   rooftile tune --spec job.json
+
+Where `rooftile serve` runs on the same ROOFTILE_HOME it does the work, with the code it started with: stop or
+restart it first if you have changed a kernel or a family.
 """
 
 

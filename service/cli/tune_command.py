@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rooftile.device import local_cpu
+from rooftile.device import CUDA_ARCHS, local_cpu
 
 from service.bus import HostGate
 from service.cli import tune_args, tune_result, tune_watch
 from service.cli.common import DONE, FAILED, guarded, print_json
 from service.cli.tables import table_console
+from service.compilers import need_nvrtc
 from service.errors import OperationError
 from service.jobs import control
 from service.jobs.errors import IllegalMove
@@ -55,6 +56,9 @@ def main(argv: Sequence[str]) -> int:
 def _tune(options: tune_args.Options) -> int:
     JobRequest.parse(options.body)  # before anything is started
     settings = get_settings()
+    arch = arch_of(options.body)
+    if settings.embedded and arch in CUDA_ARCHS:
+        need_nvrtc(arch)
     prepare_home(settings.home)
     view = tune_watch.View(Console(stderr=True), quiet=options.json)
     supervisor = Supervisor(
@@ -70,6 +74,7 @@ def _tune(options: tune_args.Options) -> int:
         with supervisor.stopping_on_signals():
             hands = _Hands(settings, supervisor)
             hands.take()
+            hands.tell()
             run = _Run(database, hands, view)
             ended = run.go(dict(options.body))
         with database.read() as s:
@@ -121,6 +126,17 @@ class _Hands:
             if holder is not None and holder.database_url != self.settings.database_url:
                 raise OperationError(in_use(self.supervisor.home, holder))
             self.url = None if holder is None else holder.url
+
+    def tell(self) -> None:
+        """One line for whoever has changed code since: another process works, with what it has loaded."""
+        if self.settings.embedded and not self.own:
+            holder = running(self.supervisor.home)
+            who = "another rooftile" if holder is None else f"`rooftile {holder.command}` (pid {holder.pid})"
+            print(
+                f"rooftile: {who} runs on this home and does the work, with the code it started with; "
+                "stop or restart it first if you have changed code since",
+                file=sys.stderr,
+            )
 
     def poll(self) -> None:
         if self.own:

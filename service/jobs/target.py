@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rooftile.device import CpuKey, check_arch, local_cpu, parse_device_key
+from rooftile.device import CUDA_ARCHS, CpuKey, check_arch, local_cpu, parse_device_key
 from rooftile.errors import DeviceError, FieldError
 from rooftile.problem import Problem
 from sqlalchemy.orm import Session
@@ -121,9 +121,7 @@ def check_families(
     """The families that a job may search for a problem; FieldError with the reasons when there is none."""
     able = [family.name for family in families_for(problem, place.arch)]
     if not able:
-        reasons = "; ".join(violation.message for violation in why_not(problem, place.arch))
-        where = place.device_key or place.arch
-        raise FieldError(place.path, where, f"a device whose arch can compute {problem_path} ({reasons})")
+        raise _nobody(problem, place, problem_path)
     if wanted is None:
         return tuple(able)
     known = tuple(families())
@@ -135,6 +133,31 @@ def check_families(
         listed = ", ".join(able)
         raise FieldError("families", list(wanted), f"at least one that can compute {problem_path}: {listed}")
     return chosen
+
+
+def _nobody(problem: Problem, place: Place, problem_path: str) -> FieldError:
+    """No family computes the problem there: names the layout where that alone is in the way, else the target,
+    with the reasons of the family that comes closest first."""
+    found = {name: family.supports(problem, place.arch) for name, family in families().items()}
+    near = {name: broken for name, broken in found.items() if not {"op", "arch"} & {v.rule for v in broken}}
+    reasons: list[str] = []
+    if near:
+        closest = min(near, key=lambda name: len(near[name]))
+        broken = near.pop(closest)
+        if {violation.rule for violation in broken} == {"layout"}:
+            field = next(name for name in broken[0].numbers if name.startswith("layout."))
+            value = str(broken[0].numbers[field])
+            base = problem_path.split("sweep.")[0] + "problem" if "sweep." in problem_path else problem_path
+            told = "; ".join(violation.message.removeprefix(f"{field}: ") for violation in broken)
+            allowed = f"what {closest} computes on {place.arch}: {told}"
+            return FieldError(f"{base}.{field}", value, allowed, value[::-1])
+        reasons = [f"{closest}: {violation.message}" for violation in broken]
+    reasons += [text for one in why_not(problem, place.arch) if (text := one.message) not in reasons]
+    allowed = f"a device whose arch can compute {problem_path} ({'; '.join(reasons)})"
+    able = [arch for arch in CUDA_ARCHS if families_for(problem, arch)]
+    if able and place.device_key is not None and place.arch.startswith("x86"):
+        allowed += f"; without a GPU it can be compiled and emulated: target.arch (--arch) {', '.join(able)}"
+    return FieldError(place.path, place.device_key or place.arch, allowed)
 
 
 # ---------------------------------------------------------------- policy

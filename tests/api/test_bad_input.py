@@ -200,3 +200,36 @@ def test_an_error_never_grows_with_what_was_sent(client: TestClient) -> None:
     named = client.post("/v1/jobs", json={"problem": {**GOOD, "q" * 100_000: 1}})
     problem(named, 422)
     assert len(named.content) < 4000
+
+
+INT8 = {"op": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "s8"}
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_layout_that_alone_is_in_the_way_is_named(client: TestClient, swept: bool) -> None:
+    body: dict[str, Any] = {"problem": INT8, "target": {"arch": "sm_80"}}
+    if swept:
+        sizes = {name: value for name, value in INT8.items() if name != "m"}
+        body |= {"problem": sizes, "sweep": {"m": [1, 2]}}
+    told = problem(client.post("/v1/jobs", json=body), 422)
+    assert (told["field"], told["value"], told["nearest"]) == ("problem.layout.b", "kn", "nk")
+    assert "what gemm_sm80 computes on sm_80: 8-bit operands must be contiguous along k" in told["detail"]
+    body["problem"] = {**body["problem"], "layout": {"b": "nk"}}
+    assert client.post("/v1/jobs", json=body).status_code in (201, 202)
+
+
+def test_the_family_that_comes_closest_speaks_first(client: TestClient) -> None:
+    body = {"problem": {**INT8, "dtype": "f32"}, "target": {"arch": "sm_80"}}
+    told = problem(client.post("/v1/jobs", json=body), 422)
+    assert told["field"] == "target.arch"
+    assert "(gemm_sm80: dtype.a: " in told["detail"]
+    assert told["detail"].index("gemm_sm80") < told["detail"].index("gemm_x86")
+
+
+def test_a_dtype_that_only_gpus_have_is_hinted_at_an_arch(client: TestClient) -> None:
+    body: dict[str, Any] = {"problem": {**INT8, "dtype": "bf16"}, "device": CPU}
+    told = problem(client.post("/v1/jobs", json=body), 422)
+    assert told["field"] == "device"
+    assert "target.arch (--arch) sm_80" in told["detail"]
+    body["problem"] = {**INT8, "dtype": "f64"}
+    assert "--arch" not in problem(client.post("/v1/jobs", json=body), 422)["detail"]

@@ -112,6 +112,7 @@ def test_beside_a_service_it_submits_and_watches(tmp_path: Path) -> None:
     finally:
         serve.send_signal(signal.SIGTERM)
         serve.wait(15)
+    assert f"`rooftile serve` (pid {serve.pid}) runs on this home and does the work" in done.stderr
     (result,) = document["results"]
     disturbed = result["reason"] == "race_failed"
     assert (done.returncode, document["state"]) == ((1, "failed") if disturbed else (0, "done"))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.tune_command import main as tune
+from service.paths import nvrtc_library
 from service.store import emulations, trials, workers
 from service.store.database import Database
 from service.store.enums import EmulationState, TrialState, WorkerKind
@@ -35,6 +37,20 @@ def test_an_x86_arch_is_compiled_and_ranked(tmp_path: Path) -> None:
     assert "compiled, not yet timed" in done.stdout
     assert "gemm_x86" in done.stdout
     assert "emulat" not in done.stdout
+
+
+def test_without_nvrtc_it_says_what_to_install_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia", None)  # no wheel of NVIDIA's can be imported
+    if any(nvrtc_library(major) for major in (12, 13)):
+        pytest.skip("the loader knows an NVRTC of the system")
+    monkeypatch.setenv("ROOFTILE_HOME", str(tmp_path / "h"))
+    assert tune([*GEMM, "--dtype", "f16", "--arch", "sm_80"]) == 1
+    told = capsys.readouterr().err
+    assert "pip install -e '.[compile]'" in told
+    assert told.startswith("rooftile: Nothing compiles for sm_80 here")
+    assert not (tmp_path / "h").exists()
 
 
 @pytest.mark.timeout(300)

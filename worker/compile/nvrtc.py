@@ -18,7 +18,11 @@ from service.paths import nvrtc_library
 from worker.compile.nvrtc_host import HostLostError, NvrtcHost, Request, host_of
 from worker.compile.sandbox import Limits
 
-HOW_TO_GET_ONE = "install the extra `compile`: pip install 'rooftile-server[compile]'"
+# The words of service/compilers.py, which a worker may not import.
+HOW_TO_GET_ONE = (
+    "install the extra `compile`: `pip install -e '.[compile]'` in a clone, else "
+    "`pip install 'rooftile-server[compile]'`"
+)
 
 
 @dataclass(frozen=True)
