@@ -82,7 +82,8 @@ def _lines(run: EmulationRecord, trial: TrialRecord, over: bool) -> Iterator[str
     named = (f"{name} {value}" for name, value in run.structure.items() if name != "emulator")
     yield "  structure: " + ", ".join(named)
     if run.seconds is not None:
-        yield f"  {len(run.checks)} runs in {run.seconds:.1f} s, seeds {_listed(run.seeds)}"
+        runs = "1 run" if len(run.checks) == 1 else f"{len(run.checks)} runs"
+        yield f"  {runs} in {run.seconds:.1f} s, seeds {_listed(run.seeds)}"
     for check in run.checks:
         yield f"    {_check(check)}"
     if run.max_error is not None and run.bound is not None:

@@ -16,7 +16,15 @@ from search_space.schedule import Schedule
 from service.api import emulation_text
 from service.jobs import proving
 from service.store import devices, emulations, jobs, races, releases, trials
-from service.store.enums import EntrantRole, JobProblemState, RaceState, TrialReason, TrialState, Winner
+from service.store.enums import (
+    EntrantRole,
+    JobProblemReason,
+    JobProblemState,
+    RaceState,
+    TrialReason,
+    TrialState,
+    Winner,
+)
 from service.store.records import (
     DeviceRecord,
     EntrantResult,
@@ -271,6 +279,12 @@ def show(result: JobResult, console: Console) -> None:
     console.print(table)
     if any(row.disturbed or row.baseline_disturbed for row in result.results):
         console.print("* disturbed: other work ran on the device while it was timed")
+    if any(_all_disturbed(row) for row in result.results):
+        console.print(
+            "Other work disturbed every race: wait until the machine is idle and run this again, "
+            "or give it more time (--seconds).",
+            soft_wrap=True,
+        )
     for row in result.results:
         console.print(Text(f"\n{row.title}", style="bold"))
         if row.schedule_line:
@@ -282,6 +296,11 @@ def show(result: JobResult, console: Console) -> None:
                 Text(f"  roof      {row.share.roof:.1f} {row.share.unit} ({row.share.bound}), measured")
             )
         _show_end(row, console)
+
+
+def _all_disturbed(row: ProblemResult) -> bool:
+    """No race of this problem counted, because of other work on the machine."""
+    return row.reason == JobProblemReason.RACE_FAILED and "disturbed" in row.message
 
 
 def _show_trials(row: ProblemResult, console: Console) -> None:

@@ -47,7 +47,7 @@ class Standing:
         if not self.timed:
             parts = [f"{self.measured} ranked", f"{self.bad} failed"]
         best = "" if self.best_us is None else f", best {self.best_us:.1f} us (trial {self.best_trial})"
-        return f"{self.done} trials ({', '.join(parts)}){best}"
+        return f"{self.done} trial{'' if self.done == 1 else 's'} ({', '.join(parts)}){best}"
 
 
 def look(database: Database, job_id: int) -> tuple[JobRecord | None, list[Standing]]:

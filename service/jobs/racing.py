@@ -76,15 +76,13 @@ def _entrants(s: Session, job: JobRecord, row: JobProblemRecord) -> list[NewEntr
     served = publishing.served_for(s, job, row)
     entered: dict[int, NewEntrant] = {}
     for trial in finalists:
-        name, role = f"trial-{trial.number}", EntrantRole.FINALIST
+        name, role = f"trial-{trial.id}", EntrantRole.FINALIST
         if served is not None and _same(trial, served):
             name, role = f"served-{served.id}", EntrantRole.INCUMBENT
         elif trial.number == 0:
             name, role = "default", EntrantRole.DEFAULT
         entered[trial.id] = NewEntrant(name, role, trial.id)
-    default = next(
-        iter(trials.of_problem(s, row.id, [TrialState.MEASURED, TrialState.CULLED])), None
-    )
+    default = next(iter(trials.of_problem(s, row.id, [TrialState.MEASURED, TrialState.CULLED])), None)
     if default is not None and default.number == 0 and default.id not in entered:
         role = EntrantRole.DEFAULT
         entered[default.id] = NewEntrant("default", role, default.id)
@@ -111,9 +109,7 @@ def _finalists(s: Session, row: JobProblemRecord) -> list[TrialRecord]:
 
 
 def _same(trial: TrialRecord, served: ReleaseRecord) -> bool:
-    return (
-        trial.schedule_key == served.schedule_key and trial.artifact_sha256 == served.artifact_sha256
-    )
+    return trial.schedule_key == served.schedule_key and trial.artifact_sha256 == served.artifact_sha256
 
 
 # ---------------------------------------------------------------- after

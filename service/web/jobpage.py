@@ -95,7 +95,7 @@ def budget_text(budget: schemas.Budget) -> str:
     """The limits that a job has."""
     parts = []
     if budget.trials is not None:
-        parts.append(f"{units.count(budget.trials)} trials")
+        parts.append(units.counted(budget.trials, "trial"))
     if budget.seconds is not None:
         parts.append(units.seconds(budget.seconds))
     if budget.device_seconds is not None:

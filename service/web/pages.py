@@ -47,11 +47,13 @@ def best(
     )
     with state_of(request).database.read() as s:
         rows, pager, known = views.best_page(s, filters, page_token or None)
+        tried = bool(rows) or bool(page_of_jobs(s, None, None, 1, None).jobs)
     return page(
         "best.html",
         viewer,
         here="best",
         rows=rows,
+        tried=tried,
         page=pager,
         filters=filters,
         choices=views.choices(known),

@@ -46,6 +46,7 @@ def environment() -> Environment:
             "percent": units.percent,
             "ratio": units.ratio,
             "count": units.count,
+            "counted": units.counted,
             "seconds": units.seconds,
             "bytes": units.byte_count,
             "when": units.when,

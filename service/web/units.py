@@ -74,7 +74,7 @@ def seconds(value: float | None) -> str:
     """A duration as a person says it."""
     if value is None:
         return NONE
-    if value < 120:
+    if value < 59.5:
         return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
     whole = round(value)
     if whole < 7200:
@@ -93,6 +93,11 @@ def day(moment: dt.datetime | None) -> str:
 
 def count(value: int | None) -> str:
     return NONE if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def counted(value: int, noun: str) -> str:
+    """A number of things: 1 trial, 2 trials."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def short(text: str | None, letters: int = 12) -> str:

@@ -129,6 +129,7 @@ def test_a_verdict_with_its_counters(client: TestClient, browser: TestClient, se
         for words in (
             "right in the emulator",
             "this trial's own schedule was run",
+            "1 run in 9.5 s",
             "125x125x543, alpha -0.75, beta 0.5, late: right",
             "nearest to its bound: error 0.001 of 0.004 allowed",
             "role producer",

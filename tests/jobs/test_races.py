@@ -88,6 +88,7 @@ def test_a_finalist_that_fails_its_recheck_is_not_served(hands: Hands, proposer:
     assert loser is not None
     assert (loser.state, loser.reason) == (TrialState.FAILED, TrialReason.WRONG_RESULT)
     assert "wrong_result" in notes[0]["text"]
+    assert f"trial-{fastest[0]} " in notes[0]["text"]  # by its id, as everywhere
 
 
 def test_when_all_finalists_fail_the_ones_behind_race(hands: Hands, proposer: Proposer) -> None:

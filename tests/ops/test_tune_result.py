@@ -30,7 +30,10 @@ def _shown(row: ProblemResult) -> str:
 
 
 def test_a_problem_without_an_answer_says_why_in_one_line() -> None:
-    assert f"  ended     failed, race_failed: {WHY}\n" in _shown(_problem())
+    shown = _shown(_problem())
+    assert f"  ended     failed, race_failed: {WHY}\n" in shown
+    assert "wait until the machine is idle and run this again, or give it more time (--seconds)." in shown
+    assert "idle" not in _shown(_problem(message="The race could not be run to its end: hang."))
 
 
 def test_a_problem_with_an_answer_says_only_what_ended_its_search() -> None:

@@ -44,6 +44,19 @@ def test_the_empty_dashboard_says_how_to_begin(browser: TestClient) -> None:
     assert "rooftile submit gemm" in read(browser, "/jobs")
 
 
+def test_where_jobs_ended_without_an_answer_the_first_page_points_to_them(
+    browser: TestClient, seed: Any
+) -> None:
+    seed.device()
+    job = seed.job()
+    seed.trials(seed.start(job)[0], [TrialReason.CRASH])
+    seed.end(job, JobState.FAILED, "No schedule passed.")
+    page = read(browser, "/")
+    assert "Nothing has been tuned yet" not in page
+    assert "No configuration is served yet" in page
+    assert '<a href="/jobs">' in page
+
+
 def test_best_shows_every_number_with_what_it_counts_for(browser: TestClient, seed: Any) -> None:
     seed.device()
     seed.tuned()
@@ -212,6 +225,7 @@ def test_a_trial_is_called_by_its_id_everywhere(browser: TestClient, seed: Any) 
     page = read(browser, f"/jobs/{job.id}")
     shown = text_of(page)
     assert f"trial {ids[1]}, alone; not raced yet" in shown
+    assert "1 trials" not in shown
     assert f"<title>trial {ids[1]}: 640.0 µs" in page
     for trial_id in ids:
         cell = page.split(f'<tr id="trial-{trial_id}">')[1].split("</tr>")[0]

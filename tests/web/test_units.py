@@ -40,6 +40,13 @@ def test_shares_durations_and_moments() -> None:
     assert units.percent(0.8312) == "83.1 %"
     assert units.ratio(1.4286) == "1.43×"
     assert units.seconds(7300) == "2 h 01 min"
+    assert [units.seconds(s) for s in (59.4, 59.6, 110, 133)] == [
+        "59 s",
+        "1 min 00 s",
+        "1 min 50 s",
+        "2 min 13 s",
+    ]
+    assert [units.counted(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
     assert units.seconds(150) == "2 min 30 s"
     assert units.byte_count(3 * 1024**2) == "3.00 MiB"
     assert units.when(dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC)) == "2026-01-02 03:04 UTC"

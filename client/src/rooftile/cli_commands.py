@@ -103,7 +103,8 @@ def _progress(data: Mapping[str, Any]) -> str:
     counts = data.get("counts") or {}
     if counts:
         listed = ", ".join(f"{count} {state}" for state, count in counts.items())
-        words.append(f"{sum(counts.values())} trials ({listed})")
+        total = sum(counts.values())
+        words.append(f"{total} trial{'' if total == 1 else 's'} ({listed})")
     best = data.get("best")
     if best:
         words.append(f"best {_best_us(best)}{_gain(best.get('speedup'))}, trial {best['trial_id']}")

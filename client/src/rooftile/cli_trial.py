@@ -49,7 +49,8 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
     for verdict in data.get("verdicts") or ():
         if verdict.get("kind") != "emulated":
             said = "right" if verdict.get("passed") else "wrong"
-            yield f"  device     {said}, {len(verdict.get('checks') or ())} checks, {_error(verdict)}"
+            checks = len(verdict.get("checks") or ())
+            yield f"  device     {said}, {checks} check{'' if checks == 1 else 's'}, {_error(verdict)}"
     emulation = data.get("emulation")
     if emulation:
         yield "  emulator"
