@@ -17,6 +17,7 @@ from support.store import compiled
 from search_space.device import Device
 from search_space.registry import get_family
 from service.api import emulation_text
+from service.cli import tune_result
 from service.jobs.submit import submit
 from service.store import devices, emulation_claims, emulations, jobs, logins, releases, trials
 from service.store.enums import (
@@ -163,6 +164,18 @@ def test_a_failure_names_the_place(client: TestClient, browser: TestClient, seed
             assert f"race at {FAULT['file']}:90, block 0 1 0, warp 3, buffer b, stage 1" in text
             assert "other line 71, 4 times" in text
             assert FAULT["message"] in text
+
+
+def test_the_end_of_tune_names_an_example_of_each_failure(seed: Any) -> None:
+    ran, _ = emulate(seed, wrong())
+    with seed.database.read() as s:
+        trial = trials.get(s, ran)
+        assert trial is not None
+        job = jobs.get(s, trial.job_id)
+        assert job is not None
+        (result,) = tune_result.collect(s, job).results
+    assert result.trials == {"failed: race": 2}
+    assert result.examples == {"failed: race": ran}
 
 
 def test_what_was_not_decided_says_why(client: TestClient, browser: TestClient, seed: Any) -> None:
