@@ -89,8 +89,8 @@ def mma(
     return (
         f"DEV void {name}({kind} (&d)[{count}], u64 a, u64 b, int adds) {{\n"
         f'  asm volatile("{{.reg .pred p; setp.ne.b32 p, %{count + 2}, 0;\\n"\n'
-        f'    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{kinds} {{{regs}}}, %{count},"\n'
-        f'    " %{count + 1}, {tail};}}"\n'
+        f'    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{kinds} {{{regs}}},"\n'
+        f'    " %{count}, %{count + 1}, {tail};}}"\n'
         f'    : {outs} : "l"(a), "l"(b), "r"(adds));\n}}\n'
     )
 
