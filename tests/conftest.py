@@ -14,11 +14,16 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 from support.postgres import Postgres, PostgresMissingError
 
 from service.store import migrate
 from service.store.database import Database
+
+# How long a draw takes says nothing of our code on a machine that others use too.
+settings.register_profile("shared machine", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("shared machine")
 
 # These measure on this machine's CPU, whose lock they take, or watch how long something takes: they have the
 # machine to themselves. All others may run in several processes, file by file, since a file's fixtures are

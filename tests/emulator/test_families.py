@@ -17,7 +17,7 @@ from bench.emulator import FAMILIES, figures_of, run_case, run_mutation, sample
 from bench.mutations import CLASSES, Mutation, mutations
 from service.paths import kernels_dir
 
-CASES = 4
+CASES = {"gemm_sm80": 4, "gemm_sm70": 4, "gemm_sm90": 2}
 PLANTED = 12
 
 
@@ -26,17 +26,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("emulator-home")
 
 
+# A case of Hopper's takes as long as four of the others: clusters of up to eight blocks, and roles.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_schedules_are_right_in_every_order(family: str, home: Path) -> None:
-    chosen: list[EmulatorCase] = design(family, CASES).cases
-    assert len(chosen) == CASES
+    chosen: list[EmulatorCase] = design(family, CASES[family]).cases
+    assert len(chosen) == CASES[family]
     proved = 0
     for number, case in enumerate(chosen):
         row = run_case(case, number, home)
         if dict(row.more)["compiled"]:  # a few legal schedules spill, and are refused for that
             assert row.passed, f"{row.name}: {row.message}"
             proved += 1
-    assert proved >= CASES - 1
+    assert proved >= CASES[family] - 1
 
 
 @pytest.mark.parametrize("mutation", sample(list(mutations()), PLANTED), ids=lambda m: f"{m.kind}, {m.name}")
@@ -74,7 +76,7 @@ def test_each_class_of_mistakes_is_planted_in_each_family() -> None:
 
 def test_every_count_of_steps_is_among_the_sizes() -> None:
     for family in FAMILIES:
-        for case in design(family, CASES, seed=5).cases:
+        for case in design(family, CASES[family], seed=5).cases:
             bk = case.schedule.integer("bk")
             stages = case.schedule.integer("stages")
             steps = {-(-p.k // bk) for p in case.small()}

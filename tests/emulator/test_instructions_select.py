@@ -267,7 +267,7 @@ def test_special_registers() -> None:
         ("mov.b128 c, c;", "b128"),
         ("vadd.s32.s32.s32 a, a, b;", "vadd"),
         ("tex.2d.v4.f32.f32 {a, a, a, a}, [c, {a, a}];", ""),
-        ("setmaxnreg.inc.sync.aligned.u32 40;", "sm_90a"),
+        ("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", "tcgen05"),
         ("shl.b32 a, b, c;", "64 bits"),
         ("mul.wide.u64 c, c, c;", "wide"),
         ("mov.u32 a, %envreg3;", "%envreg3"),

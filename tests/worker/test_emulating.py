@@ -241,7 +241,7 @@ def test_what_never_ends_is_killed_by_its_own_limit_or_by_ours(bench: Any, built
 
 
 def test_memory_is_limited(bench: Any) -> None:
-    one: Bench = bench(memory_bytes=130 << 20)
+    one: Bench = bench(memory_bytes=160 << 20)
     assert one.worker.step()
     found = one.detail()
     assert found.trial.state is TrialState.FAILED
