@@ -92,7 +92,7 @@ class Pitfall:
 
 
 def _plain() -> Gemm:
-    return Gemm(_BIG, _BIG, _BIG, "bf16", **_NK)  # type: ignore[arg-type]
+    return Pitfall("plain").big()
 
 
 def _steps(*counts: int) -> tuple[tuple[int, int, int, int], ...]:
