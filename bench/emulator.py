@@ -2,8 +2,9 @@
 
     python -m bench.emulator [--quick] [--json FILE] [--cases N]
 
-Cases: at least 40 schedules of each CUDA family (64 of gemm_sm90) by pairwise design (bench/emulation/cases.py), each on many
-small sizes, copies as early and as late as can be, a random order on one of them; the answer against float64.
+Cases: at least 44 schedules of each CUDA family (64 of gemm_sm90) by pairwise design
+(bench/emulation/cases.py), each on many small sizes, copies as early and as late as can be, a random order on
+one of them; the answer against float64.
 Pitfalls: where others' kernels went wrong (bench/emulation/pitfalls.py), each by name.
 Witnesses: kernels from outside that are right on silicon (bench/emulation/witnesses.py). Mutations: mistakes
 planted in our own kernels (bench/mutations); each must be accused, and those that leave the numbers right in
@@ -51,7 +52,7 @@ from worker.verify.emulated import EARLY, LATE, EmulatedVerdict, UndecidedError,
 
 DESIGNS = {"gemm_sm80": (44, True), "gemm_sm70": (44, True), "gemm_sm90": (64, False)}
 """family -> (schedules at least, whether more are added until every pair of values that is legal occurs). A
-schedule of gemm_sm90 takes as long as four others: all its pairs would not fit into the bench's 40 minutes."""
+schedule of gemm_sm90 takes as long as four others: all its pairs would not fit into 40 minutes."""
 FAMILIES = tuple(DESIGNS)
 PLAIN = {"gemm_sm80": ("sm_80", "bf16"), "gemm_sm70": ("sm_70", "f16"), "gemm_sm90": ("sm_90a", "bf16")}
 # bf16 has 8 bits: rounding a result is off by about 2^-9 in the mean.
