@@ -126,6 +126,50 @@ def _size(w: Wave, read: Reader, row: int, lane: int, site: int) -> int | None:
     return size
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What of global memory one thread's copy names: a box of a tensor at its coordinates, or bytes from an
+    address on. `align`: of the other end, in shared memory."""
+
+    tensor: Tensor | None
+    at: tuple[int, ...]
+    address: int
+    size: int
+    align: int
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Reads that part."""
+
+    tensors: _Tensors | None
+    address: Reader | None
+    number: Reader | None
+    site: int
+
+    @classmethod
+    def of(cls, c: Context, op: Operand, length: Operand | None) -> _Parts:
+        """`length`: the operand that says how many bytes; None: `op` is a tensor with coordinates."""
+        if length is None:
+            return cls(_Tensors.of(c, op), None, None, c.site)
+        return cls(None, c.address(op), c.value(length, 32), c.site)
+
+    def at(self, w: Wave, row: int, lane: int) -> _Part | None:
+        """That of one thread; None where it was accused."""
+        if self.tensors is not None:
+            named = self.tensors.at(w, row, lane)
+            if named is None:
+                return None
+            tensor, at = named
+            return _Part(tensor, tuple(at), 0, tensor.box_bytes, _TENSOR_ALIGN)
+        assert self.number is not None
+        assert self.address is not None
+        size = _size(w, self.number, row, lane, self.site)
+        if size is None:
+            return None
+        return _Part(None, (), int(w.whole(self.address(w))[row, lane]), size, 16)
+
+
 def _chunks(w: Wave, offset: int, tensor: Tensor | None, size: int) -> I64:
     """Offsets, from the first byte, of the 16-byte pieces that lie in shared memory from `offset` on."""
     start = (offset + w.shared.base) % 1024
@@ -146,35 +190,23 @@ def _to_shared(c: Context, ops: list[Operand]) -> Step:
         raise c.error(f"{len(c.i.operands)} operands")
     space = _space(c, ops[0], c.i.modifiers[min(i for i, m in enumerate(c.i.modifiers) if m in _SPACES)])
     to, barrier, site = c.address(ops[0]), c.address(ops[-1]), c.site
-    tensors = _Tensors.of(c, ops[1]) if tensor else None
-    source = None if tensor else c.address(ops[1])
-    number = None if tensor else c.value(ops[2], 32)
+    parts_of = _Parts.of(c, ops[1], None if tensor else ops[2])
     mask = None if multicast is None else c.value(multicast, 16)
 
     def step(w: Wave) -> None:
         for row, lane in _threads(w):
-            found: Tensor | None = None
-            if tensors is not None:
-                named = tensors.at(w, row, lane)
-                if named is None:
-                    continue
-                found, at = named
-                size, align = found.box_bytes, _TENSOR_ALIGN
-            else:
-                assert number is not None
-                length = _size(w, number, row, lane, site)
-                if length is None:
-                    continue
-                size, align = length, 16
-            place = _place(w, space, to, row, lane, size, align, site)
+            part = parts_of.at(w, row, lane)
+            if part is None:
+                continue
+            found, at, size = part.tensor, part.at, part.size
+            place = _place(w, space, to, row, lane, size, part.align, site)
             signal = _place(w, space, barrier, row, lane, BYTES, BYTES, site)
             if place is None or signal is None:
                 continue
             if found is not None:
                 data = _box(w, found, at, row, lane, site)
             else:
-                assert source is not None
-                data = _bytes(w, int(w.whole(source(w))[row, lane]), size, row, lane, site)
+                data = _bytes(w, part.address, size, row, lane, site)
             ranks = None if mask is None else int(w.whole(mask(w))[row, lane])
             parts = _targets(w, place, signal, ranks, row, lane, site)
             chunks = _chunks(w, place[1], found, size)
@@ -311,9 +343,7 @@ def _to_global(c: Context, ops: list[Operand], op: str) -> Step:
     if len(ops) != (2 if tensor else 3):
         raise c.error(f"{len(c.i.operands)} operands")
     source, site = c.address(ops[1]), c.site
-    tensors = _Tensors.of(c, ops[0]) if tensor else None
-    to = None if tensor else c.address(ops[0])
-    number = None if tensor else c.value(ops[2], 32)
+    parts_of = _Parts.of(c, ops[0], None if tensor else ops[2])
     kind = None if tensor else next((m for m in reversed(c.i.modifiers) if m in _TYPES), None)
     apply = reduction(op, kind) if op and kind is not None else None
     if op and not tensor and apply is None:
@@ -321,20 +351,11 @@ def _to_global(c: Context, ops: list[Operand], op: str) -> Step:
 
     def step(w: Wave) -> None:
         for row, lane in _threads(w):
-            found: Tensor | None = None
-            if tensors is not None:
-                named = tensors.at(w, row, lane)
-                if named is None:
-                    continue
-                found, at = named
-                size, align = found.box_bytes, _TENSOR_ALIGN
-            else:
-                assert number is not None
-                length = _size(w, number, row, lane, site)
-                if length is None:
-                    continue
-                size, align = length, 16
-            place = _place(w, "shared", source, row, lane, size, align, site)
+            part = parts_of.at(w, row, lane)
+            if part is None:
+                continue
+            found, at, size = part.tensor, part.at, part.size
+            place = _place(w, "shared", source, row, lane, size, part.align, site)
             if place is None:
                 continue
             chunks = _chunks(w, place[1], found, size) + place[0] * w.shared.pitch + place[1]
@@ -352,8 +373,7 @@ def _to_global(c: Context, ops: list[Operand], op: str) -> Step:
                         w.launch.fault(w, FaultKind.DESCRIPTOR, site, text, row=row, lane=lane)
                         continue
             else:
-                assert to is not None
-                pieces = _byte_pieces(w, int(w.whole(to(w))[row, lane]), size, row, lane, site)
+                pieces = _byte_pieces(w, part.address, size, row, lane, site)
             warp = int(w.warps[row])
             read = access.shared_granules(w, chunks[used], 16).reshape(-1)
             w.bulk.issue_store(Store(site, warp, lane, 0, Source(lane, chunks, read), pieces, use))
