@@ -63,12 +63,25 @@ def test_one_sample_has_no_spread() -> None:
     assert width == 0.0
 
 
+class Told:
+    """A kernel whose runs take as long as it is told: no stall of this machine comes between."""
+
+    count, most_batch = 1, 1 << 20
+
+    def __init__(self, run_us: float) -> None:
+        self.run_us = run_us
+
+    def sample(self, batch: int) -> float:
+        return self.run_us
+
+
 def test_short_runs_are_batched_until_the_clock_does_not_matter() -> None:
-    rotor = Rotor([lambda: None])
-    for estimate in (0.0, 1e-6, 0.5):
-        batch = choose_batch(rotor, estimate)
-        assert batch > 1
-        assert batch * rotor.sample(batch) > LEAST_SAMPLE_US / 2
+    for run_us in (0.06, 1.0, 7.0):
+        for estimate in (0.0, 1e-6, 0.5):
+            batch = choose_batch(Told(run_us), estimate)
+            assert LEAST_SAMPLE_US <= batch * run_us < 4 * LEAST_SAMPLE_US
+    for estimate in (0.0, 1e-6):
+        assert choose_batch(Rotor([lambda: None]), estimate) > 1
     assert choose_batch(Rotor([lambda: None]), 1000.0) == 1
 
 
