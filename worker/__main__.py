@@ -127,6 +127,7 @@ def _emulate(settings: Settings, database: Database, home: Path) -> int:
     if settings.embedded:
         os.nice(NICE)  # everything else on this machine comes first
     keeper = Keeper(database, WorkerKind.EMULATE)
+    clean_scratch(home)
     doorbell = Doorbell(settings)
     worker = EmulateWorker(database, HostGate(), doorbell, keeper, home)
     _log.info("emulating")

@@ -252,12 +252,16 @@ def _internal(error: Exception) -> Failed:
 
 
 def clean_scratch(home: Path, older_than_s: float = 3600.0) -> int:
-    """Remove what killed compiles left behind; returns how many folders went."""
+    """Remove what killed compiles and emulations left behind; returns how many folders and files went."""
     count = 0
-    for folder in (home / "work").glob("compile-*"):
+    work = home / "work"
+    for left in (*work.glob("compile-*"), *work.glob("emulate-*.ptx")):
         try:
-            if time.time() - folder.stat().st_mtime > older_than_s and os.access(folder, os.W_OK):
-                shutil.rmtree(folder, ignore_errors=True)
+            if time.time() - left.stat().st_mtime > older_than_s and os.access(left, os.W_OK):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink()
                 count += 1
         except OSError:
             continue

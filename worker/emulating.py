@@ -6,8 +6,9 @@ should wait, so it is paused where it is, every half a second, for whoever wants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 from rooftile.device import CUDA_ARCHS
@@ -105,15 +106,24 @@ class EmulateWorker:
             # A finalist is looked at more closely than the first of its structure.
             "random": claim.scope is EmulationScope.TRIAL,
         }
+        outcome, killed = self._prove(claim, task)
+        if killed:  # as the kernel does when memory is short: once more, afresh
+            _log.warning("the emulator's process was killed; it is started once more", trial=claim.trial_id)
+            outcome, _ = self._prove(claim, task)
+        return outcome
+
+    def _prove(self, claim: EmulateClaim, task: Mapping[str, Any]) -> tuple[EmulateOutcome | None, bool]:
+        """One process to its end; its outcome, None where nobody wants it any more, and whether somebody else
+        ended it."""
         with ProofProcess(task, self._limits) as proof:
             while not self._unwanted(claim):
                 with self._gate.shared():
                     proof.go_on()
                     outcome = proof.wait(SLICE_S)
                     if outcome is not None:
-                        return outcome
+                        return outcome, proof.killed
                     proof.pause()
-        return None
+        return None, False
 
     def _unwanted(self, claim: EmulateClaim) -> bool:
         return self._keeper.lost(claim.claim_id) or (self.stopper is not None and self.stopper.stopping)

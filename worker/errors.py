@@ -48,12 +48,16 @@ class DeviceUnhealthyError(OperationError):
 
 
 class CompileFailure(Exception):  # an outcome of a trial, not a fault of the worker
-    """A recipe that gave no artifact. `evidence` holds the log and what else explains it."""
+    """A recipe that gave no artifact. `evidence` holds the log and what else explains it. `killed`: somebody
+    else ended the compiler, and the same once more may succeed."""
 
-    def __init__(self, reason: TrialReason, message: str, evidence: Mapping[str, object]) -> None:
+    def __init__(
+        self, reason: TrialReason, message: str, evidence: Mapping[str, object], *, killed: bool = False
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.killed = killed
         self.evidence: dict[str, object] = {"message": message, **evidence}
 
 

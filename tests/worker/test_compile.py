@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from worker.compile.elf import ElfError, summarise
 from worker.compile.farm import Order, compile_all
 from worker.compile.sandbox import Limits
 from worker.compile.sources import gather
+from worker.compiling import clean_scratch
 from worker.errors import CompileFailure, CompilerMissingError, DiskFullError, RebuildError
 
 # Each level squares the number of terms: the preprocessor and the optimiser drown.
@@ -180,6 +182,61 @@ def test_a_killed_compiler_is_want_of_memory() -> None:
         assert reason is TrialReason.COMPILE_MEMORY
 
 
+def test_a_compiler_that_somebody_killed_runs_once_more_even_alone(tmp_path: Path, arch: str) -> None:
+    """gcc's cc1 is what a system short of memory takes."""
+    killed: list[int] = []
+
+    def kill() -> None:
+        deadline = time.monotonic() + 20.0
+        while len(killed) < 2 and time.monotonic() < deadline:
+            for pid in _processes_under(tmp_path / "h"):
+                if pid not in killed and "cc1" in _command_of(pid):
+                    time.sleep(0.1)
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    limits = Limits(cpu_s=60, wall_s=30.0)
+    order = Order("one", lambda: build(tmp_path / "k", tmp_path / "h", arch, EXPLOSION, limits=limits))
+    ((_, outcome),) = compile_all([order])
+    thread.join()
+    assert len(killed) == 2
+    assert isinstance(outcome, CompileFailure)
+    assert outcome.reason is TrialReason.COMPILE_MEMORY
+    assert "was killed" in outcome.message
+
+
+def test_a_failure_of_its_own_alone_is_not_tried_again() -> None:
+    calls: list[TrialReason] = []
+
+    def failing(reason: TrialReason) -> Order[TrialReason]:
+        def fail() -> Artifact:
+            calls.append(reason)
+            raise CompileFailure(reason, "by itself", {})
+
+        return Order(reason, fail)
+
+    for reason in (TrialReason.COMPILE_CRASH, TrialReason.COMPILE_MEMORY, TrialReason.COMPILE_TIMEOUT):
+        list(compile_all([failing(reason)]))
+        assert calls.count(reason) == 1
+
+
+def test_what_killed_workers_left_goes_when_it_is_old(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for name in ("compile-old", "compile-new"):
+        (work / name / "x86").mkdir(parents=True)
+    for name in ("emulate-1-old.ptx", "emulate-2-new.ptx", "another.file"):
+        (work / name).write_bytes(b"ptx")
+    for path in work.iterdir():
+        if "old" in path.name or path.name == "another.file":
+            os.utime(path, (0, 0))
+    assert clean_scratch(tmp_path) == 2
+    left = {path.name for path in work.iterdir()}
+    assert left == {"another.file", "compile-new", "emulate-2-new.ptx"}
+
+
 def test_a_killed_worker_leaves_no_compiler_behind(tmp_path: Path, arch: str) -> None:
     write_template(tmp_path / "k", EXPLOSION)
     script = (
@@ -281,6 +338,13 @@ def test_elf_reader_refuses_what_is_no_shared_object(tmp_path: Path, arch: str) 
     for bad in (b"", b"\x7fELF", good[:200], good[: len(good) // 2], b"MZ" + good[2:]):
         with pytest.raises(ElfError):
             summarise(bad)
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def _processes_under(folder: Path) -> list[int]:

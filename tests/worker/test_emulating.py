@@ -248,16 +248,41 @@ def test_memory_is_limited(bench: Any) -> None:
     assert found.trial.reason in (TrialReason.EMULATE_MEMORY, TrialReason.EMULATE_CRASH), found.evidence
 
 
-def test_a_killed_process_is_the_schedules_bad_luck_only(bench: Any, built: Built) -> None:
-    one: Bench = bench(endless(built.ptx))
+def test_a_run_that_somebody_kills_is_done_once_more(bench: Any, built: Built) -> None:
+    """As a system short of memory does: that says nothing of the schedule."""
+    one: Bench = bench()
     thread = threading.Thread(target=one.worker.step)
     thread.start()
     os.kill(child_of_ours(), signal.SIGKILL)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert one.detail().trial.state is TrialState.RANKED, one.detail().evidence
+
+
+def test_one_killed_twice_has_a_name_and_no_third_run(bench: Any, built: Built) -> None:
+    one: Bench = bench(endless(built.ptx))
+    thread = threading.Thread(target=one.worker.step)
+    thread.start()
+    first = child_of_ours()
+    os.kill(first, signal.SIGKILL)
+    os.kill(child_of_ours(beside=first), signal.SIGKILL)
     thread.join(10)
     assert not thread.is_alive()
     found = one.detail()
     assert found.trial.reason is TrialReason.EMULATE_CRASH
     assert "SIGKILL" in found.evidence["message"]
+
+
+def test_one_that_crashes_by_itself_is_not_run_again(bench: Any, built: Built) -> None:
+    one: Bench = bench(endless(built.ptx))
+    thread = threading.Thread(target=one.worker.step)
+    thread.start()
+    os.kill(child_of_ours(), signal.SIGSEGV)  # its own doing would come again
+    thread.join(10)
+    assert not thread.is_alive()
+    found = one.detail()
+    assert found.trial.reason is TrialReason.EMULATE_CRASH
+    assert "SIGSEGV" in found.evidence["message"]
 
 
 def test_a_measurement_gets_the_host_while_a_run_is_under_way(bench: Any, built: Built) -> None:
@@ -351,15 +376,15 @@ def children_of(pid: int) -> list[str]:
         return []
 
 
-def child_of_ours() -> int:
-    """The emulator's process, once a thread of this one has started it."""
+def child_of_ours(beside: int | None = None) -> int:
+    """The emulator's process, once a thread of this one has started it; another than `beside`."""
     found: list[int] = []
 
     def look() -> bool:
         for task in Path("/proc/self/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                if b"worker.verify.proof_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(int(pid))
+            for pid in map(int, (task / "children").read_text().split()):
+                if pid != beside and b"worker.verify.proof_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
         return bool(found)
 
     wait_for(look)

@@ -20,7 +20,7 @@ from service.store.enums import TrialReason
 from worker.compile import Artifact, compile_kernel, nvrtc
 from worker.compile.farm import Order, compile_all
 from worker.compile.nvrtc import find_nvrtc
-from worker.compile.nvrtc_host import NvrtcHost, Request
+from worker.compile.nvrtc_host import HostLostError, NvrtcHost, Request
 from worker.compile.sandbox import Limits
 from worker.errors import CompileFailure, CompilerMissingError
 
@@ -204,6 +204,7 @@ def test_a_compile_that_a_signal_ends(tmp_path: Path, root: Path, number: signal
     # Nobody but a system short of memory kills with 9.
     memory = number is signal.SIGKILL
     assert caught.reason is (TrialReason.COMPILE_MEMORY if memory else TrialReason.COMPILE_CRASH)
+    assert caught.killed is memory  # worth another try, and a crash of its own is not
     assert compiles(root, tmp_path / "h", 8)
 
 
@@ -215,6 +216,35 @@ def test_the_process_that_forks_is_replaced_when_it_is_killed(tmp_path: Path, ro
     os.kill(first, signal.SIGKILL)
     assert compiles(root, tmp_path / "h", 8)
     assert host.pid != first
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_killed_while_it_starts_is_no_missing_compiler(times: int) -> None:
+    host = NvrtcHost(find_nvrtc("sm_80").library)
+    killed: list[int] = []
+
+    def kill() -> None:
+        deadline = time.monotonic() + 20.0
+        while len(killed) < times and time.monotonic() < deadline:
+            pid = host.pid
+            if pid is not None and pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    request = Request("/rooftile/x.cu", "__global__ void x() {}\n", (), ("-arch=sm_80",))
+    try:
+        if times == 1:
+            assert host.run(request, Limits()).result == 0
+        else:
+            with pytest.raises(HostLostError, match="SIGKILL"):
+                host.run(request, Limits())
+    finally:
+        thread.join()
+        host.close()
+    assert len(killed) == times
 
 
 def test_killed_twice_during_one_compile_is_a_failure_of_that_compile(tmp_path: Path, root: Path) -> None:

@@ -25,6 +25,7 @@ from worker.compile.nvrtc_host import HostLostError, Outcome, Request
 from worker.compile.nvrtc_zygote import MEMORY_EXIT
 from worker.compile.sandbox import Limits, shorten
 from worker.compile.sources import VIRTUAL_ROOT, Sources, gather
+from worker.endings import killed_from_outside
 from worker.errors import CompileFailure
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ def _call(nvrtc: Nvrtc, sources: Sources, recipe: Recipe, limits: Limits) -> Out
     if outcome.status == 0 and outcome.result == 0 and outcome.cubin:
         return outcome
     reason, message = _why(outcome, nvrtc, recipe, limits)
-    raise CompileFailure(reason, message, _evidence(outcome, nvrtc, limits))
+    killed = message == _KILLED
+    raise CompileFailure(reason, message, _evidence(outcome, nvrtc, limits), killed=killed)
 
 
 def _name(nvrtc: Nvrtc) -> str:
@@ -189,6 +191,7 @@ _MEMORY_WORDS = re.compile(
 )
 _ARCH_WORDS = re.compile(r"(invalid|unsupported|unknown).*(--gpu-architecture|-arch|sm_|architecture)", re.I)
 _SHARED_WORDS = re.compile(r"uses too much (shared|local|param|constant)[^\n]*", re.I)
+_KILLED = "NVRTC was killed, as a system short of memory does."
 _ENDED_BY_ITSELF = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE)
 
 
@@ -211,8 +214,8 @@ def _why(outcome: Outcome, nvrtc: Nvrtc, recipe: Recipe, limits: Limits) -> tupl
     ):
         mib = limits.memory_bytes >> 20
         return TrialReason.COMPILE_MEMORY, f"NVRTC needed more than {mib} MiB of memory."
-    if outcome.status == -signal.SIGKILL:
-        return TrialReason.COMPILE_MEMORY, "NVRTC was killed, as a system short of memory does."
+    if killed_from_outside(outcome.status):
+        return TrialReason.COMPILE_MEMORY, _KILLED
     if outcome.status == -signal.SIGXFSZ:
         mib = limits.file_bytes >> 20
         return TrialReason.COMPILE_ERROR, f"The cubin and its PTX are larger than {mib} MiB."

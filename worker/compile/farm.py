@@ -30,7 +30,8 @@ class Order(Generic[K]):
 def compile_all(
     orders: Sequence[Order[K]], *, slots: int | None = None, stop: threading.Event | None = None
 ) -> Iterator[tuple[K, Artifact | Exception]]:
-    """Yield each outcome as it comes. A timeout or want of memory is tried again once, alone.
+    """Yield each outcome as it comes. A timeout or want of memory beside other compiles is tried again once,
+    alone, and so is a compile that somebody else ended.
 
     What is not a CompileFailure (no compiler, disk full) is handed out like one: the caller decides.
     With `stop` set, orders that have not begun are dropped.
@@ -46,11 +47,7 @@ def compile_all(
                 for future in done:
                     order = running.pop(future)
                     outcome = _outcome(future)
-                    if (
-                        isinstance(outcome, CompileFailure)
-                        and outcome.reason in _RETRY_ALONE
-                        and len(orders) > 1
-                    ):
+                    if isinstance(outcome, CompileFailure) and _worth_another(outcome, len(orders)):
                         again.append(order)
                     else:
                         yield order.key, outcome
@@ -68,6 +65,10 @@ def compile_all(
             yield order.key, order.build()
         except Exception as error:  # noqa: BLE001 - handed to the caller as the outcome
             yield order.key, error
+
+
+def _worth_another(failure: CompileFailure, orders: int) -> bool:
+    return failure.killed or (failure.reason in _RETRY_ALONE and orders > 1)
 
 
 def _outcome(future: Future[Artifact]) -> Artifact | Exception:

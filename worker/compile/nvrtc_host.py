@@ -17,6 +17,7 @@ from typing import Any
 
 from service.errors import CompilerMissingError
 from worker.compile.sandbox import Limits
+from worker.endings import how_ended, killed_from_outside
 
 _ZYGOTE = Path(__file__).with_name("nvrtc_zygote.py")
 _READY_S = 60.0
@@ -175,14 +176,27 @@ class NvrtcHost:
         self._process, self._control = process, ours
         ours.settimeout(_READY_S)
         try:
-            hello = json.loads(ours.recv(4096) or b'{"error": "its process ended at once"}')
+            told = ours.recv(4096)
         except TimeoutError:
             hello = {"error": f"it was not ready within {_READY_S:g} s"}
+        else:
+            hello = json.loads(told) if told else self._early_end(process)
         if "error" in hello:
             self._close()
             raise CompilerMissingError(f"NVRTC ({self.library}) cannot be loaded: {hello['error']}.")
         ours.settimeout(None)
         self._vm_bytes, self._rss_bytes = hello["vm_bytes"], hello["rss_bytes"]
+
+    def _early_end(self, process: subprocess.Popen[bytes]) -> dict[str, str]:
+        """Why a process said nothing. Raises HostLostError where somebody else ended it: that is no fault of
+        the library."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)  # its socket is closed, so it is about to end
+        code = process.poll()
+        if code is not None and killed_from_outside(code):
+            self._close()
+            raise HostLostError(f"the process that starts NVRTC {how_ended(code)} at its start")
+        return {"error": "its process fell silent" if code is None else f"its process {how_ended(code)}"}
 
     def _close(self) -> None:
         process, control = self._process, self._control

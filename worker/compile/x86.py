@@ -8,7 +8,6 @@ names, a fixed environment and no debug information, and what it may print of th
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from worker.compile.cache import ArtifactCache
 from worker.compile.sandbox import Limits
 from worker.compile.sources import VIRTUAL_ROOT, Sources, gather, include_dir
 from worker.compile.toolchain import Compiler, base_flags, find_compiler
+from worker.endings import killed_from_outside
 from worker.errors import CompileFailure
 
 if TYPE_CHECKING:
@@ -169,9 +169,12 @@ def _build(
             f"There is no room left for the compiler's files under {folder.parent}; "
             "free some or set ROOFTILE_HOME elsewhere."
         )
-    raise CompileFailure(reason, message, evidence)
+    raise CompileFailure(reason, message, evidence, killed=message == _KILLED)
 
 
+_KILLED = "The compiler was killed, as a system short of memory does."
+# What a driver says of its cc1 that somebody ended (gcc: "Killed signal terminated program cc1").
+_KILLED_WORDS = ("Killed signal", "Terminated signal", "unable to execute command: Killed")
 _TIME_WORDS = ("CPU time limit exceeded", "signal 24", "SIGXCPU")
 _MEMORY_WORDS = (
     "virtual memory exhausted",
@@ -179,7 +182,6 @@ _MEMORY_WORDS = (
     "Cannot allocate memory",
     "memory exhausted",
     "bad_alloc",
-    "Killed signal",
     "OutOfMemory",
 )
 
@@ -195,9 +197,9 @@ def _why(end: sandbox.Finished, limits: Limits) -> tuple[TrialReason | None, str
     if any(word in end.log for word in _MEMORY_WORDS):
         mib = limits.memory_bytes >> 20
         return TrialReason.COMPILE_MEMORY, f"The compiler needed more than {mib} MiB of memory."
-    if end.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        # A driver says "Killed signal" of its cc1; where the driver itself is what died, there are no words.
-        return TrialReason.COMPILE_MEMORY, "The compiler was killed, as a system short of memory does."
+    # Where the driver itself is what died, there are no words.
+    if killed_from_outside(end.returncode) or any(word in end.log for word in _KILLED_WORDS):
+        return TrialReason.COMPILE_MEMORY, _KILLED
     if end.returncode > 128 or end.returncode < 0 or "internal compiler error" in end.log:
         return TrialReason.COMPILE_CRASH, "The compiler itself crashed."
     first = next((line for line in end.log.splitlines() if "error" in line), "")

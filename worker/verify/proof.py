@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from service.store.enums import TrialReason, VerdictKind
 from service.store.records import Emulated, EmulateOutcome, Undecided, VerdictRecord
+from worker.endings import how_ended, killed_from_outside
 
 # An outcome is some kilobytes; what goes on beyond this is no outcome.
 _MOST_BYTES = 16 << 20
@@ -44,6 +45,8 @@ class ProofProcess:
         self._output = bytearray()
         self._started: float | None = None
         self.ran_s = 0.0
+        self.killed = False
+        """Somebody else ended it before it gave an outcome: the schedule is not to blame."""
 
     def __enter__(self) -> Self:
         environment = {
@@ -141,8 +144,8 @@ class ProofProcess:
         try:
             told = json.loads(bytes(self._output))
         except ValueError:
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            message = f"The emulator's process ended {how} and gave no outcome."
+            self.killed = killed_from_outside(code)
+            message = f"The emulator's process {how_ended(code)} and gave no outcome."
             evidence = {"message": message, "returncode": code}
             return Undecided(TrialReason.EMULATE_CRASH, evidence, self.seconds)
         return outcome_of(told, self.seconds)
