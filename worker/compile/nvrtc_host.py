@@ -175,6 +175,7 @@ class NvrtcHost:
             )
         self._process, self._control = process, ours
         ours.settimeout(_READY_S)
+        hello: dict[str, Any]
         try:
             told = ours.recv(4096)
         except TimeoutError:
@@ -187,7 +188,7 @@ class NvrtcHost:
         ours.settimeout(None)
         self._vm_bytes, self._rss_bytes = hello["vm_bytes"], hello["rss_bytes"]
 
-    def _early_end(self, process: subprocess.Popen[bytes]) -> dict[str, str]:
+    def _early_end(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         """Why a process said nothing. Raises HostLostError where somebody else ended it: that is no fault of
         the library."""
         with contextlib.suppress(subprocess.TimeoutExpired):
