@@ -7,7 +7,6 @@
 // shared memory. Sizes and pitches are arguments: one build serves all of them.
 //
 // The planner (search_space/plan/gemm_sm70_plan.py) gives the types, facets and the schedule as macros.
-#include "epilogue/reduce.cuh"
 #include "epilogue/store.cuh"
 #include "sched/arguments.cuh"
 #include "sched/raster.cuh"
@@ -153,12 +152,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RT_RESIDENT) gemm(RT_ARGUM
 }
 
 #if RT_SPLIT == 1
-// The second entry where k is split for it.
-extern "C" __global__ void __launch_bounds__(epilogue::REDUCE_THREADS) reduce(RT_ARGUMENTS) {
-    const epilogue::Quad quad = epilogue::quad_of(m, n, batch);
-    if (quad.entry >= batch) return;
-    const epilogue::Operands operands = RT_OPERANDS_OF(quad.entry);
-    epilogue::add_parts<Done, least(epilogue::QUAD, RT_VECTOR)>(operands, workspace + partials_at, quad, splits,
-                                                                static_cast<int>(n) - quad.column);
-}
+#include "sched/reduce_entry.cuh"
 #endif

@@ -8,7 +8,6 @@
 //
 // TRANSPOSED: B^T * A^T is computed, whose rows are the result's columns. "Rows" are those of the product.
 // The planner (search_space/plan/gemm_sm90_plan.py) gives the types, facets and the schedule as macros.
-#include "epilogue/reduce.cuh"
 #include "epilogue/warpgroup.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/elect.cuh"
@@ -338,12 +337,5 @@ extern "C" __global__ void
 }
 
 #if RT_SPLIT == 1
-// The second entry where k is split for it.
-extern "C" __global__ void __launch_bounds__(epilogue::REDUCE_THREADS) reduce(RT_ARGUMENTS) {
-    const epilogue::Quad quad = epilogue::quad_of(m, n, batch);
-    if (quad.entry >= batch) return;
-    const epilogue::Operands operands = RT_OPERANDS_OF(quad.entry);
-    epilogue::add_parts<Done, least(epilogue::QUAD, RT_VECTOR)>(operands, workspace + partials_at, quad, splits,
-                                                                static_cast<int>(n) - quad.column);
-}
+#include "sched/reduce_entry.cuh"
 #endif
