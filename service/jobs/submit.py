@@ -77,7 +77,7 @@ def _new_job(s: Session, asked: JobRequest, token_id: int | None) -> NewJob:
             if asked.params:
                 _check_params(asked, wanted, spot, row, families)
     busy = [(wanted, spot) for wanted, spot in pairs if not wanted.problem.empty]
-    budget = _budget(asked.budget, len(busy))
+    budget = _budget(asked.budget, len(busy), timed=spots[0].device_key is not None)
     state, reason = _first_state(busy, rows)
     target = _target_json(spots)
     options = {
@@ -140,10 +140,14 @@ def _target_json(spots: Sequence[Place]) -> dict[str, Any]:
 # ---------------------------------------------------------------- budgets
 
 
-def _budget(given: Budget, count: int) -> Budget:
-    """The budget with its default; FieldError when there are more problems than trials."""
+def _budget(given: Budget, count: int, *, timed: bool) -> Budget:
+    """The budget with its default; FieldError when there are more problems than trials, or when nothing is
+    timed and device seconds, of which none is ever spent, are all that could end the job."""
     if given == Budget():
         return Budget(trials=DEFAULT_TRIALS * count) if count else given
+    if count and not timed and given.trials is None and given.seconds is None:
+        allowed = "what goes beside trials or seconds: a job for an arch runs on no device, so it spends none"
+        raise FieldError("budget.device_seconds", given.device_seconds, allowed)
     if given.trials is not None and given.trials < count:
         allowed = f"at least {count}, one for each problem and device"
         raise FieldError("budget.trials", given.trials, allowed, count)

@@ -187,6 +187,18 @@ def test_an_arch_needs_no_device(database: Database) -> None:
     assert (job.state, job.target) == (JobState.QUEUED, {"arch": "x86-64-v3"})
 
 
+def test_device_seconds_alone_cannot_bound_a_job_without_a_device(database: Database) -> None:
+    """Nothing runs on a device, so such a job would compile for ever."""
+    only: dict[str, Any] = {"target": {"arch": "x86-64-v3"}, "budget": {"device_seconds": 5}}
+    error = refused(database, **only)
+    assert (error.field, error.value) == ("budget.device_seconds", 5.0)
+    assert "trials or seconds" in error.allowed
+    for bound in ("trials", "seconds"):
+        job = post(database, **only | {"budget": {"device_seconds": 5, bound: 3}})
+        assert (job.state, job.budget_device_seconds) == (JobState.QUEUED, 5.0)
+    assert post(database, **only | {"problem": {**PROBLEM, "m": 0}}).state is JobState.DONE
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
