@@ -14,10 +14,9 @@ from rooftile.plan import Arg, Expr, Fill, Launch, LaunchPlan, SizeRange, ValidF
 
 from search_space.device import Device
 from search_space.plan.expressions import add, ceil_div, mul, round_up
+from search_space.plan.gemm_cuda_rules import REDUCE_THREADS
 from search_space.plan.gemm_cuda_shape import Shape
 
-REDUCE_THREADS = 256
-"""Threads of a block of the entry that adds up parts of k; each has four neighbours of a row."""
 _PARTIALS_ALIGN = 256
 WHOLE, REDUCE, LAST = 0, 1, 2
 """RT_SPLIT: k is not split; a second entry adds up the parts; the last block of a tile does."""

@@ -1,6 +1,8 @@
-"""What do the CUDA GEMM families refuse alike: shared memory, registers, alignment, parts of k?"""
+"""What do the CUDA GEMM families refuse alike: shared memory, registers, alignment, parts of k, grids?"""
 
 from __future__ import annotations
+
+from rooftile.problem import Gemm
 
 from search_space.gpu_device import GpuDevice
 from search_space.plan.gemm_cuda_shape import Shape
@@ -9,6 +11,12 @@ from search_space.violation import Number, Violation
 
 MOST_WARPS = 16
 """Of a block: more would have under 128 registers a thread."""
+MOST_BLOCKS = 2**31 - 1
+"""Of a grid in x (CUDA C++ programming guide); blocks that compute tile after tile count them in 32 bits."""
+REDUCE_THREADS = 256
+"""Threads of a block of the entry that adds up parts of k; each has four neighbours of a row."""
+_LARGE_TILE = (64, 128)
+"""A tile that every family has for every problem, whatever the alignment."""
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 
@@ -93,6 +101,39 @@ def split(shape: Shape, bk: int, s: Schedule) -> list[Violation]:
         return []
     message = f"{splits} parts of {k_tiles} tiles of k"
     return [Violation("split", message, {"split_k": splits, "k_tiles": k_tiles})]
+
+
+def too_large(problem: Gemm) -> list[Violation]:
+    """Whether a family's own starts have a grid for the problem: one that has none is refused as a whole."""
+    m, n = (problem.n, problem.m) if problem.layout.c == "nm" else (problem.m, problem.n)
+    bm, bn = _LARGE_TILE
+    tiles = -(-m // bm) * -(-n // bn) * problem.batch
+    if tiles <= MOST_BLOCKS:
+        return []
+    numbers = {"m": problem.m, "n": problem.n, "batch": problem.batch, "tiles": tiles, "most": MOST_BLOCKS}
+    message = f"the result is {tiles} tiles of {bm} x {bn}; a grid has {MOST_BLOCKS} blocks at most"
+    return [Violation("size", message, numbers)]
+
+
+def grid(shape: Shape, rows: int, columns: int, s: Schedule) -> list[Violation]:
+    """Whether the grids, and a block's own count of tiles (kernels/cuda/include/sched/raster.cuh), have room
+    for so many rows and columns of tiles of each batch entry."""
+    splits, group, found = s.integer("split_k"), s.integer("group"), []
+    blocks = rows * columns * shape.batch * splits
+    if blocks > MOST_BLOCKS:
+        message = f"{rows} x {columns} tiles need a grid of {blocks} blocks; one has {MOST_BLOCKS} at most"
+        numbers: dict[str, Number] = {"blocks": blocks, "most": MOST_BLOCKS, "batch": shape.batch}
+        found.append(Violation("grid", message, numbers))
+    band = group * (columns if s.text("raster") != "n" else rows)
+    if band >= 2**32:
+        message = f"a band of {group} has {band} tiles; a block counts them in 32 bits"
+        found.append(Violation("grid", message, {"group": group, "tiles": band, "most": 2**32 - 1}))
+    if splits > 1 and s.text("split_sum") == "second":
+        second = -(-shape.m * -(-shape.n // 4) * shape.batch // REDUCE_THREADS)
+        if second > MOST_BLOCKS:
+            message = f"the entry that adds up parts of k needs {second} blocks; a grid has {MOST_BLOCKS}"
+            found.append(Violation("grid", message, {"blocks": second, "most": MOST_BLOCKS}))
+    return found
 
 
 def widest(pitch: int, size: int, align_bytes: int, elements: int) -> int:

@@ -42,7 +42,7 @@ def unsupported(problem: Problem, arch_name: str) -> list[Violation]:
         since = "sm_80" if out == "bf16" else "sm_89"
         message = f"dtype.c: conversion to {out} (cvt) needs {since}, not {arch_name}"
         found.append(Violation("dtype", message, {"dtype.c": out, "arch": arch_name}))
-    return found + refused_scales(problem)
+    return found + rules.too_large(problem) + refused_scales(problem)
 
 
 def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
@@ -101,6 +101,7 @@ def check(problem: Problem, device: GpuDevice, schedule: Schedule) -> list[Viola
         rows = f"rows of {side.operand}"
         found += rules.aligned(name, rows, side.pitch * side.size, side.align_bytes, width)
     found += _fragments("a", shape.a, t.fm, "m", t.fragment) + _fragments("b", shape.b, t.fn, "n", t.fragment)
+    found += rules.grid(shape, -(-shape.m // t.bm), -(-shape.n // t.bn), schedule)
     return found + rules.store(shape, t.wn, t.vector) + rules.split(shape, t.bk, schedule)
 
 

@@ -44,7 +44,7 @@ def unsupported(problem: Problem, arch_name: str) -> list[Violation]:
         numbers: dict[str, Number] = {"dtype.c": problem.dtype.c, "arch": arch_name}
         message = f"dtype.c: conversion to {problem.dtype.c} (cvt) needs sm_89, not {arch_name}"
         found.append(Violation("dtype", message, numbers))
-    return found + refused_scales(problem)
+    return found + rules.too_large(problem) + refused_scales(problem)
 
 
 def _operand(problem: Gemm, x: str, arch_name: str, has: frozenset[str]) -> list[Violation]:
@@ -134,4 +134,5 @@ def check(problem: Problem, device: GpuDevice, schedule: Schedule) -> list[Viola
     if not t.staged and t.vector > 2:
         message = f"a lane has 2 neighbours of a row, not {t.vector} (fragments of mma.sync)"
         found.append(Violation("vector", message, {"vector": t.vector}))
+    found += rules.grid(shape, -(-shape.m // t.bm), -(-shape.n // t.bn), schedule)
     return found + rules.store(shape, t.wn, t.vector) + rules.split(shape, t.bk, schedule)

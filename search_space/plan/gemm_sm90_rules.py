@@ -14,6 +14,8 @@ from search_space.plan.gemm_sm90_tile import BLOCK_ROWS, DIRECT, STEP, TMA, Pane
 from search_space.schedule import Schedule
 from search_space.violation import Number, Violation
 
+MOST_PITCH = 2**40
+"""Bytes between rows or batch entries of what TMA reaches are below it."""
 _MOST_N = 256
 _MOST_CLUSTER = 8
 """Blocks; more are not portable and need an attribute at launch."""
@@ -34,7 +36,7 @@ def legality(shape: Shape, device: GpuDevice, t: Tile, s: Schedule) -> list[Viol
     left, right = t.panels(shape)
     for x, panel in (("a", left), ("b", right)):
         found += _panels(x, panel, t)
-    found += _registers(t, shape) + _memory(shape, device, t)
+    found += _registers(t, shape) + _memory(shape, device, t) + _grid(shape, t, s)
     return found + _store(shape, t, s) + _order(t, s) + rules.split(shape, t.bk, s)
 
 
@@ -142,6 +144,13 @@ def _memory(shape: Shape, device: GpuDevice, t: Tile) -> list[Violation]:
     return [Violation("shared_memory", message, {"needed": needed, "most": there})]
 
 
+def _grid(shape: Shape, t: Tile, s: Schedule) -> list[Violation]:
+    """Blocks of whole clusters: what of one lies outside takes part all the same."""
+    m, n = t.extents(shape)
+    rows = -(-m // (t.bm * t.cluster_m)) * t.cluster_m
+    return rules.grid(shape, rows, -(-n // (t.bn * t.cluster_n)) * t.cluster_n, s)
+
+
 def _store(shape: Shape, t: Tile, s: Schedule) -> list[Violation]:
     """Whether results can leave like that."""
     found = []
@@ -183,6 +192,9 @@ def _store_by_tma(shape: Shape, t: Tile, s: Schedule) -> list[Violation]:
         message = f"rows of the result are {row} bytes, no multiple of the 16 that a store by TMA rounds to"
         found.append(Violation("store_tma", message, {"row_bytes": row, "unit_bytes": 16}))
     pitch = shape.out_pitch * shape.out_size
+    if shape.m * pitch >= MOST_PITCH:
+        message = f"batch entries of the result are {shape.m * pitch} bytes apart, not below 2^40 (TMA)"
+        found.append(Violation("store_tma", message, {"pitch_bytes": shape.m * pitch, "most": MOST_PITCH}))
     return found + rules.aligned("store", "rows of out", pitch, shape.out_align_bytes, 16)
 
 

@@ -8,7 +8,7 @@ from search_space.family import Parameter
 from search_space.gpu_device import GpuDevice
 from search_space.plan import gemm_cuda_rules as rules
 from search_space.plan.gemm_cuda_shape import FP8, Shape, Side, refused_scales
-from search_space.plan.gemm_sm90_rules import legality
+from search_space.plan.gemm_sm90_rules import MOST_PITCH, legality
 from search_space.plan.gemm_sm90_tile import HINTS, REGISTERS, Tile
 from search_space.schedule import Schedule
 from search_space.violation import Number, Violation
@@ -19,7 +19,6 @@ _DTYPES = ("f16", "bf16")
 _OUTPUTS = ("f32", "f16", "bf16", *FP8)
 _UNIT = 16
 """Bytes that TMA wants bases and pitches to be multiples of."""
-_MOST_PITCH = 2**40
 MOST_EXTENT = 2**31 - 2**13
 """Coordinates have 31 bits, and a cluster's tiles go up to 8 * 256 past the end."""
 
@@ -51,25 +50,28 @@ def unsupported(problem: Problem, arch_name: str) -> list[Violation]:
         if size > MOST_EXTENT:
             message = f"{name} = {size} is over {MOST_EXTENT}: coordinates of TMA have 31 bits"
             found.append(Violation("size", message, {name: size, "most": MOST_EXTENT}))
+    found += rules.too_large(problem)
     shape = Shape.of(problem)
     sizes = problem.plan_names()
     for side in (shape.a, shape.b):
-        found += _reached_by_tma(side, sizes[f"stride_{side.operand}"] if shape.batch > 1 else 0)
+        found += _reached_by_tma(side, sizes[f"stride_{side.operand}"])
     return found + refused_scales(problem)
 
 
 def _reached_by_tma(side: Side, stride: int) -> list[Violation]:
-    """TMA wants base and pitches in 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""
+    """TMA wants base and pitches in 16 bytes, those of batch entries of a single one too (CUDA driver API,
+    cuTensorMapEncodeTiled)."""
     found: list[Violation] = []
+    pitch = side.pitch * side.size
+    numbers: dict[str, Number] = {"pitch_bytes": pitch, "unit_bytes": _UNIT}
+    if pitch % _UNIT:
+        message = f"rows of {side.operand} are {pitch} bytes apart, no multiple of {_UNIT} (TMA)"
+        found.append(Violation("tma", message, numbers))
     for what, elements in (("rows", side.pitch), ("batch entries", stride)):
         pitch = elements * side.size
-        numbers: dict[str, Number] = {"pitch_bytes": pitch, "unit_bytes": _UNIT}
-        if pitch % _UNIT:
-            message = f"{what} of {side.operand} are {pitch} bytes apart, no multiple of {_UNIT} (TMA)"
-            found.append(Violation("tma", message, numbers))
-        elif pitch >= _MOST_PITCH:
+        if pitch >= MOST_PITCH:
             message = f"{what} of {side.operand} are {pitch} bytes apart, not below 2^40 (TMA)"
-            found.append(Violation("tma", message, numbers | {"most": _MOST_PITCH}))
+            found.append(Violation("tma", message, {"pitch_bytes": pitch, "most": MOST_PITCH}))
     if side.align_bytes % _UNIT:
         message = f"{side.operand} is aligned to {side.align_bytes} bytes, not to {_UNIT} (TMA)"
         found.append(Violation("tma", message, {"align_bytes": side.align_bytes, "unit_bytes": _UNIT}))

@@ -14,11 +14,13 @@ from sqlalchemy.orm import Session
 
 from search_space.device import Device, arch_of_key
 from search_space.registry import families, families_for, why_not
+from search_space.violation import Violation
 from service.jobs.request import CACHES, LAUNCHES, Target
 from service.store import devices
 from service.store.records import DeviceRecord
 
 AUTO = "auto"
+_SIZES = ("m", "n", "k", "batch")
 
 
 @dataclass(frozen=True)
@@ -136,21 +138,22 @@ def check_families(
 
 
 def _nobody(problem: Problem, place: Place, problem_path: str) -> FieldError:
-    """No family computes the problem there: names the layout where that alone is in the way, else the target,
-    with the reasons of the family that comes closest first."""
+    """No family computes the problem there: names the layout or size where that alone is in the way, else the
+    target, with the reasons of the family that comes closest first."""
     found = {name: family.supports(problem, place.arch) for name, family in families().items()}
     near = {name: broken for name, broken in found.items() if not {"op", "arch"} & {v.rule for v in broken}}
     reasons: list[str] = []
     if near:
         closest = min(near, key=lambda name: len(near[name]))
         broken = near.pop(closest)
-        if {violation.rule for violation in broken} == {"layout"}:
-            field = next(name for name in broken[0].numbers if name.startswith("layout."))
-            value = str(broken[0].numbers[field])
-            base = problem_path.split("sweep.")[0] + "problem" if "sweep." in problem_path else problem_path
+        if field := _own_fault(broken):
+            at = problem_path.split("sweep.")[0] + "problem" if "sweep." in problem_path else problem_path
             told = "; ".join(violation.message.removeprefix(f"{field}: ") for violation in broken)
             allowed = f"what {closest} computes on {place.arch}: {told}"
-            return FieldError(f"{base}.{field}", value, allowed, value[::-1])
+            value: object = broken[0].numbers[field]
+            return FieldError(
+                f"{at}.{field}", value, allowed, value[::-1] if isinstance(value, str) else None
+            )
         reasons = [f"{closest}: {violation.message}" for violation in broken]
     reasons += [text for one in why_not(problem, place.arch) if (text := one.message) not in reasons]
     allowed = f"a device whose arch can compute {problem_path} ({'; '.join(reasons)})"
@@ -158,6 +161,16 @@ def _nobody(problem: Problem, place: Place, problem_path: str) -> FieldError:
     if able and place.device_key is not None and place.arch.startswith("x86"):
         allowed += f"; without a GPU it can be compiled and emulated: target.arch (--arch) {', '.join(able)}"
     return FieldError(place.path, place.device_key or place.arch, allowed)
+
+
+def _own_fault(broken: Sequence[Violation]) -> str | None:
+    """The problem's own field that is in the way whatever the target; None where there is more."""
+    rules, numbers = {violation.rule for violation in broken}, broken[0].numbers
+    if rules == {"layout"}:
+        return next(name for name in numbers if name.startswith("layout."))
+    if rules == {"size"}:
+        return max((name for name in numbers if name in _SIZES), key=lambda name: float(numbers[name]))
+    return None
 
 
 # ---------------------------------------------------------------- policy

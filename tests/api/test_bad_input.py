@@ -218,6 +218,17 @@ def test_a_layout_that_alone_is_in_the_way_is_named(client: TestClient, swept: b
     assert client.post("/v1/jobs", json=body).status_code in (201, 202)
 
 
+def test_a_result_that_no_grid_covers_is_refused_by_its_size(client: TestClient) -> None:
+    most = 2**31 - 1
+    body: dict[str, Any] = {
+        "problem": {**GOOD, "m": most, "n": most, "k": most, "dtype": "f16"},
+        "target": {"arch": "sm_80"},
+    }
+    told = problem(client.post("/v1/jobs", json=body), 422)
+    assert (told["field"], told["value"]) == ("problem.m", most)
+    assert "a grid has 2147483647 blocks at most" in told["allowed"]
+
+
 def test_the_family_that_comes_closest_speaks_first(client: TestClient) -> None:
     body = {"problem": {**INT8, "dtype": "f32"}, "target": {"arch": "sm_80"}}
     told = problem(client.post("/v1/jobs", json=body), 422)
