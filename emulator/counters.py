@@ -22,6 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 I64: TypeAlias = npt.NDArray[np.int64]
+Index: TypeAlias = npt.NDArray[np.intp]
+Classes: TypeAlias = tuple[tuple[str, int], ...]
+"""Of instructions: names of counters, with how many there are."""
 
 SECTOR_BYTES = 32
 BANKS = 32
@@ -40,21 +43,54 @@ class Counters:
                     if warp < warps:
                         self._role[warp] = i
         self.warps = warps
-        self.sums: list[Counter[str]] = [Counter() for _ in self.names]
+        self._alone = len(self.names) == 1
+        self._sums: list[Counter[str]] = [Counter() for _ in self.names]
+        self._counted: tuple[Index, list[int]] | None = None
+        """The warps that were counted last, and how many of each role they are."""
+        self._blocks: dict[int, tuple[Classes, list[int]]] = {}
+        """How often each block of instructions was executed, by role: summed up when asked for."""
 
-    def add(self, name: str, warp: npt.NDArray[np.intp], amount: int | npt.NDArray[Any] = 1) -> None:
+    def add(self, name: str, warp: Index, amount: int | npt.NDArray[Any] = 1) -> None:
         """`amount` (one number, or one for each) of `name` for warps (numbers within the wave)."""
-        if len(self.names) == 1:
-            total = int(amount) * len(warp) if isinstance(amount, int) else int(np.sum(amount))
-            self.sums[0][name] += total
+        if isinstance(amount, int):
+            for sums, n in zip(self._sums, self._by_role(warp), strict=True):
+                if n or self._alone:
+                    sums[name] += n * amount
             return
-        role = self._role[warp % self.warps]
-        each = np.bincount(role, np.broadcast_to(amount, role.shape), len(self.names))
-        for i, n in enumerate(each):
-            if n:
-                self.sums[i][name] += int(n)
+        each = np.bincount(self._role[warp % self.warps], amount, len(self.names))
+        for sums, n in zip(self._sums, each.tolist(), strict=True):
+            if n or self._alone:
+                sums[name] += int(n)
 
-    def shared(self, word_bytes: int, address: I64, row: npt.NDArray[np.intp], rows: int) -> I64:
+    def _by_role(self, warp: Index) -> list[int]:
+        """How many of some warps have each role."""
+        if self._alone:
+            return [len(warp)]
+        # Arrays of warps are never changed, and one group of warps is counted several times in a row.
+        if self._counted is None or self._counted[0] is not warp:
+            each = np.bincount(self._role[warp % self.warps], minlength=len(self.names))
+            self._counted = warp, each.tolist()
+        return self._counted[1]
+
+    def block(self, start: int, classes: Classes, warp: Index) -> None:
+        """A block of instructions, so many of each class, executed by some warps."""
+        known = self._blocks.get(start)
+        if known is None:
+            known = self._blocks[start] = classes, [0] * len(self.names)
+        for i, n in enumerate(self._by_role(warp)):
+            known[1][i] += n
+
+    @property
+    def sums(self) -> list[Counter[str]]:
+        """Of each role."""
+        for classes, each in self._blocks.values():
+            for sums, n in zip(self._sums, each, strict=True):
+                if n:
+                    sums.update({name: n * times for name, times in classes})
+        self._blocks.clear()
+        return self._sums
+
+    def shared(self, word_bytes: int, address: I64, row: Index, rows: int) -> I64:
         """Passes over the banks that each of `rows` requests needs. `address` (n,) of accesses of
         `word_bytes` bytes each, `row` (n,) the request they belong to. Accesses of a request come in lane
         order."""
@@ -71,15 +107,15 @@ class Counters:
         return passes
 
     @staticmethod
-    def sectors(address: I64, width: int, row: npt.NDArray[np.intp]) -> int:
-        """32-byte sectors that requests touch, all together."""
+    def sectors(address: I64, width: int, row: Index, rows: int) -> I64:
+        """32-byte sectors that each of `rows` requests touches."""
         first = address // SECTOR_BYTES
         last = (address + width - 1) // SECTOR_BYTES
         high = row.astype(np.int64) << 46
         key = high ^ first
         if (first != last).any():
             key = np.concatenate([key, high ^ last])
-        return len(_distinct(key))
+        return np.bincount(_distinct(key) >> 46, minlength=rows)
 
     def to_json(self) -> dict[str, Any]:
         """{role: {name: number}}, names with a dot as nested objects."""

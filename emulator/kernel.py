@@ -44,20 +44,51 @@ CLASSES: dict[str, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+STRETCH = 64
+"""Instructions of a block that are decoded and run between two looks at the clock."""
+
+
 class Block:
-    """Instructions start to end - 1, run together: the steps, then `finish`, which says where to go on."""
+    """Instructions from `start` on that are run together: the steps of each stretch of them, then `finish`,
+    which says where to go on. Stretches are decoded when first reached."""
 
-    start: int
-    end: int
-    steps: tuple[Step, ...]
-    finish: Step
-    classes: tuple[tuple[str, int], ...]
-
-    @property
-    def length(self) -> int:
+    def __init__(self, kernel: Kernel, start: int) -> None:
+        body = kernel.body
+        classes: Counter[str] = Counter()
+        at, ends = start, False
+        while at < len(body) and not ends and (at == start or at not in kernel.starts):
+            classes["instructions." + CLASSES.get(body[at].opcode, _class_of(body[at]))] += 1
+            ends = ends_block(body[at])
+            at += 1
+        self._kernel = kernel
+        self.start = start
+        self.length: int = at - start
         """How many instructions."""
-        return self.end - self.start
+        self.inner: int = self.length - ends
+        """How many of them before `finish`."""
+        self.classes = tuple(classes.items())
+        self._stretches: list[tuple[Step, ...]] = []
+
+    def steps(self, first: int) -> tuple[Step, ...]:
+        """Those of the stretch that begins `first` instructions behind the start, a multiple of STRETCH."""
+        from emulator.machine.decode import decode
+
+        number = first // STRETCH
+        if number == len(self._stretches):
+            places = range(self.start + first, self.start + min(first + STRETCH, self.inner))
+            body = self._kernel.body
+            self._stretches.append(tuple(decode(self._kernel, body[at], at) for at in places))
+        return self._stretches[number]
+
+    @cached_property
+    def finish(self) -> Step:
+        """The step that ends it."""
+        from emulator.machine.decode import decode_end
+
+        end = self.start + self.length
+        if self.inner == self.length:
+            return _fall_through(end, len(self._kernel.body))
+        return decode_end(self._kernel, self._kernel.body[end - 1], end - 1)
 
 
 @dataclass(frozen=True)
@@ -83,7 +114,8 @@ class Kernel:
             raise PtxError(f"entry {function.name} has no instructions", function.line)
         self.register_bits = [BITS[reg.type] for reg in function.registers]
         self._blocks: dict[int, Block] = {}
-        self._starts = set(function.labels.values())
+        self.starts = frozenset(function.labels.values())
+        """Instructions that may be jumped to."""
         self._place_variables(shared_align)
 
     # -- memory -----------------------------------------------------------------------------------------
@@ -220,30 +252,8 @@ class Kernel:
         """The block that begins at an instruction."""
         known = self._blocks.get(start)
         if known is None:
-            known = self._blocks[start] = self._decode(start)
+            known = self._blocks[start] = Block(self, start)
         return known
-
-    def _decode(self, start: int) -> Block:
-        from emulator.machine.decode import decode, decode_end
-
-        steps: list[Step] = []
-        classes: Counter[str] = Counter()
-        at = start
-        finish: Step | None = None
-        while at < len(self.body):
-            instruction = self.body[at]
-            classes["instructions." + CLASSES.get(instruction.opcode, _class_of(instruction))] += 1
-            if ends_block(instruction):
-                finish = decode_end(self, instruction, at)
-                at += 1
-                break
-            steps.append(decode(self, instruction, at))
-            at += 1
-            if at in self._starts:
-                break
-        if finish is None:
-            finish = _fall_through(at, len(self.body), self)
-        return Block(start, at, tuple(steps), finish, tuple(classes.items()))
 
     # -- places -----------------------------------------------------------------------------------------
 
@@ -289,7 +299,7 @@ def _class_of(i: Instruction) -> str:
     return "float" if last in ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64") else "integer"
 
 
-def _fall_through(at: int, end: int, kernel: Kernel) -> Callable[[Wave], None]:
+def _fall_through(at: int, end: int) -> Callable[[Wave], None]:
     if at >= end:
         from emulator.machine.decode import exit_threads
 

@@ -539,14 +539,9 @@ def count_global(w: Wave, what: str, address: I64, width: int, row: Index) -> No
     """Requests and 32-byte sectors."""
     if not w.launch.counting or not len(address):
         return
-    rows = row[np.concatenate([[True], row[1:] != row[:-1]])]
-    w.counters.add(f"global_requests.{what}", w.warps[rows])
-    # Sectors are told for all roles together unless there are several.
-    if len(w.counters.names) == 1:
-        total = w.counters.sectors(address, width, row)
-        w.counters.sums[0][f"global_sectors.{what}"] += total
-        return
-    for r in rows:
-        mine = row == r
-        n = w.counters.sectors(address[mine], width, row[mine])
-        w.counters.add(f"global_sectors.{what}", w.warps[[r]], n)
+    # Rows come in order.
+    begins = np.concatenate([[True], row[1:] != row[:-1]])
+    rows, dense = row[begins], np.cumsum(begins) - 1
+    warps = w.warps[rows]
+    w.counters.add(f"global_requests.{what}", warps)
+    w.counters.add(f"global_sectors.{what}", warps, w.counters.sectors(address, width, dense, len(rows)))

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from emulator.checks.clocks import Clocks, Mark
 from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
 from emulator.errors import EmulatorError
-from emulator.kernel import Block, Kernel
+from emulator.kernel import Kernel
 from emulator.machine.memory import RANK_SHIFT, SLOT_BITS, Buffer, GlobalMemory
 from emulator.machine.wave import AT_CONVERGE, EXITED, PARKED, Stop, Wave
 from emulator.report import Fault, FaultKind, Limits, Order, Region
@@ -29,7 +30,10 @@ RESIDENT_WARPS = 192
 # Pieces of shared memory that are watched, and bytes of local memory, of all resident CTAs together.
 _WATCHED = 1 << 23
 _LOCAL_BYTES = 1 << 28
-_MOST_VARIABLE = 1 << 26
+_MOST_VARIABLES = 1 << 26
+"""Bytes of all variables of a module in global and constant memory."""
+_MOST_PIECES = 1 << 25
+"""Pieces of global memory that are watched, of all buffers that are written: 36 bytes each."""
 
 
 @dataclass
@@ -50,9 +54,16 @@ class Watch:
     """Bits of the mantissa that WGMMA keeps of sums of fp8 products; None: all."""
     faults: dict[tuple[Any, ...], Fault] = field(default_factory=dict)
     shadows: dict[str, Shadow] = field(default_factory=dict)
+    pieces: int = 0
+    """Of all watched buffers."""
     counters: Counters | None = None
     instructions: int = 0
     started: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def deadline(self) -> float:
+        """When the seconds are used up, by time.monotonic()."""
+        return self.started + self.limits.seconds
 
     def buffer_granule(self, buffer: Buffer) -> int:
         """Bytes of a watched piece of a buffer: no access may straddle two."""
@@ -65,7 +76,14 @@ class Watch:
 
     def watch(self, buffer: Buffer, written: bool) -> None:
         """Begin to watch."""
-        granules = buffer.data.size // self.buffer_granule(buffer) + 1
+        piece = self.buffer_granule(buffer)
+        granules = buffer.data.size // piece + 1
+        self.pieces += granules
+        if self.pieces > _MOST_PIECES:
+            raise EmulatorError(
+                f"{buffer.name} has {buffer.size} bytes, watched in pieces of {piece}: with the others that"
+                f" makes {self.pieces} pieces, over {_MOST_PIECES}: emulate smaller sizes"
+            )
         self.shadows[buffer.name] = Shadow(granules, 0, Clocks(1, 1, True), written)
 
 
@@ -251,25 +269,24 @@ class Launching:
         if self.watch.stop_at_first:
             raise Stop
 
-    def check_limits(self, block: Block) -> None:
-        """Give up where instructions or seconds are used up."""
+    def check_limits(self, site: int) -> None:
+        """Give up where instructions or seconds are used up; `site`: the instruction that is next."""
         watch = self.watch
-        spent = time.monotonic() - watch.started
-        if watch.instructions <= watch.limits.instructions and spent <= watch.limits.seconds:
+        if watch.instructions <= watch.limits.instructions and time.monotonic() <= watch.deadline:
             return
         which = (
             f"{watch.limits.instructions} warp instructions"
             if watch.instructions > watch.limits.instructions
             else f"{watch.limits.seconds:g} s"
         )
-        place = self.kernel.where(block.start)
-        chain = self.kernel.chain(block.start)
+        place = self.kernel.where(site)
+        chain = self.kernel.chain(site)
         watch.faults[(FaultKind.LIMIT,)] = Fault(
             FaultKind.LIMIT,
             f"it did not end within {which}; it is at {place}",
             file=chain[0].file if chain else None,
             line=chain[0].line if chain else None,
-            ptx_line=self.kernel.body[min(block.start, len(self.kernel.body) - 1)].line,
+            ptx_line=self.kernel.body[min(site, len(self.kernel.body) - 1)].line,
             step=self.step,
         )
         raise Stop
@@ -325,12 +342,17 @@ def symbols_of(kernel: Kernel, memory: GlobalMemory, watch: Watch) -> dict[str, 
     """Variables of the module in global and constant memory, given buffers of their own."""
     found: dict[str, int] = {}
     made: list[tuple[Any, Buffer]] = []
+    total = sum(v.size for v in kernel.module_data)
+    if total > _MOST_VARIABLES:
+        largest = max(kernel.module_data, key=lambda v: v.size)
+        raise EmulatorError(
+            f"the variables of the module have {total} bytes (variable {largest.name} alone {largest.size}),"
+            f" over {_MOST_VARIABLES}"
+        )
     for v in kernel.module_data:
         name = f"variable {v.name}"
         known = next((b for b in memory.buffers if b.name == name), None)
         if known is None:
-            if v.size > _MOST_VARIABLE:
-                raise EmulatorError(f"{name} has {v.size} bytes, over {_MOST_VARIABLE}")
             known = Buffer.of(name, memory.next_slot, (max(v.size, 1),), (1,), 1, v.space == "global")
             data = v.data or b""
             known.data[: len(data)] = np.frombuffer(data, np.uint8)

@@ -11,6 +11,7 @@ Register arrays are never changed in place: a write makes a new one, so a `mov` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from emulator.checks.clocks import Clocks
 from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
 from emulator.errors import EmulatorError
+from emulator.kernel import STRETCH
 from emulator.machine.memory import RANK_SHIFT, SharedMemory
 from emulator.report import FaultKind, Order
 
@@ -177,7 +179,8 @@ class Wave:
         self._at = 0
 
         # The group that runs now: rows are its warps.
-        self.idx: Index | None = None
+        self.idx: Index | slice | None = None
+        """Where its warps lie among all: None for all of them, a slice where they lie side by side."""
         self.mask: npt.NDArray[np.bool_] | None = None
         self.rows = count
         self.warps: Index = self.all_warps
@@ -210,17 +213,15 @@ class Wave:
         """Write the group's active lanes."""
         if index in self._tracked:
             self.warpgroups.touched(index, write=True)
-        if value.shape != (self.rows, WARP):
-            value = np.broadcast_to(value, (self.rows, WARP))
         if self.idx is None and self.mask is None:
-            self.registers[index] = value
-            return
-        self._put(index, value)
+            self.registers[index] = self.whole(value)
+        else:
+            self._put(index, value)
 
     def put_quietly(self, index: int, value: Array) -> None:
         """The same, of a register that a WGMMA may have: nobody is told."""
         if self.idx is None and self.mask is None:
-            self.registers[index] = value
+            self.registers[index] = self.whole(value)
         else:
             self._put(index, value)
 
@@ -229,8 +230,8 @@ class Wave:
         new = self.garbage(index) if base is None else base.copy()
         if self.mask is None:
             new[self.idx] = value
-        elif self.idx is None:
-            np.copyto(new, value, where=self.mask)
+        elif self.idx is None or isinstance(self.idx, slice):
+            np.copyto(new if self.idx is None else new[self.idx], value, where=self.mask)
         else:
             rows = new[self.idx]
             np.copyto(rows, value, where=self.mask)
@@ -288,8 +289,12 @@ class Wave:
 
     def whole(self, value: Array) -> Array:
         """(rows, 32), also of what is the same everywhere."""
+        if value.shape == (self.rows, WARP):
+            return value
         # broadcast_to costs more than most instructions do.
-        return value if value.shape == (self.rows, WARP) else np.broadcast_to(value, (self.rows, WARP))
+        full = np.empty((self.rows, WARP), value.dtype)
+        full[...] = value
+        return full
 
     def mask_full(self) -> npt.NDArray[np.bool_]:
         """The active lanes as (rows, 32), also where all are."""
@@ -302,6 +307,13 @@ class Wave:
 
     # -- control ----------------------------------------------------------------------------------------
 
+    def focus(self, warps: Index) -> None:
+        """Let the group be some warps, in order; whoever calls this sets the mask."""
+        first, count = int(warps[0]), len(warps)
+        # Basic slices of registers are views, and cost a fraction of a selection.
+        self.idx = slice(first, first + count) if int(warps[-1]) - first == count - 1 else warps
+        self.warps, self.rows = warps, count
+
     def jump(self, target: int, where: npt.NDArray[np.bool_] | None = None) -> None:
         """Set the program counter of the group's active lanes (of those in `where`)."""
         self._set(self.pc, target, where)
@@ -313,7 +325,9 @@ class Wave:
     def _set(self, state: Array, value: int, where: npt.NDArray[np.bool_] | None) -> None:
         mask = self.mask if where is None else (where if self.mask is None else where & self.mask)
         if mask is None:
-            state[self.warps] = value
+            state[self.warps if self.idx is None else self.idx] = value
+        elif isinstance(self.idx, slice):
+            state[self.idx][mask] = value
         else:
             rows, lanes = np.nonzero(mask)
             state[self.warps[rows], lanes] = value
@@ -351,6 +365,8 @@ class Wave:
             return
         warp = int(self.warps[row])
         lanes = self.mask[row]
+        if self.clocks.touched[warp] < self.clocks.epoch[warp] - 1:
+            return
         if (lanes | (self.status[warp] == EXITED)).all():
             return
         self.shared_shadow.postpone(warp, lanes)
@@ -436,27 +452,30 @@ class Wave:
         return drawn
 
     def _execute(self, start: int, mask: npt.NDArray[np.bool_]) -> None:
-        rows = mask.any(axis=1)
-        if rows.all():
+        warps = np.nonzero(mask.any(axis=1))[0]
+        if len(warps) == self.count:
             self.idx, self.warps, self.rows = None, self.all_warps, self.count
         else:
-            self.idx = self.warps = np.nonzero(rows)[0]
-            self.rows = len(self.idx)
+            self.focus(warps)
             mask = mask[self.idx]
         self.mask = None if mask.all() else mask
         group = self.idx, self.warps, self.rows, self.mask
         block = self.kernel.block(start)
         launch = self.launch
         launch.instructions += self.rows * block.length
-        launch.check_limits(block)
+        launch.check_limits(start)
+        deadline = launch.watch.deadline
         self.cycle += block.length
-        for name, n in block.classes:
-            self.counters.add(name, self.warps, n)
+        self.counters.block(block.start, block.classes, self.warps)
         self._block, self._at = block, 0
         try:
-            for self._at, step in enumerate(block.steps):
-                step(self)
-            self._at = len(block.steps)
+            for first in range(0, block.inner, STRETCH):
+                for self._at, step in enumerate(block.steps(first), first):
+                    # One instruction may take long: atomics of all lanes on one word.
+                    if monotonic() > deadline:
+                        launch.check_limits(start + self._at)
+                    step(self)
+            self._at = block.inner
             warps = self.warps
             block.finish(self)
             if self._tried:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rooftile.plan import Arg
 from support.emulator import Cuda, floats, launch
+from support.instructions import run, text_kernel
 
 from emulator import FaultKind, Limits, Operand, Order, Region, Report
 
@@ -402,6 +403,19 @@ extern "C" __global__ void run(volatile float* out) {
 """
     report = launch(cuda(text), {"out": floats(32)}, limits=Limits(instructions=20_000))
     one(report, FaultKind.LIMIT, "20000 warp instructions", ":3")
+
+
+def test_time_is_up_between_two_jumps_too() -> None:
+    # All lanes on one word: a fifth of a second each, and no place where threads could go another way.
+    line = "atom.global.add.u32 %r1, [%rd1], 1;\n" * 40
+    start = ".reg .b32 %r<2>;\n.reg .b64 %rd<2>;\nmov.u64 %rd1, word;\n"
+    program = text_kernel(f"{start}{line}ret;", before=".global .align 4 .b8 word[4];")
+    program.kernel("run").block(0).steps(0)  # what is imported and decoded late is not the kernel's time
+    report = run(program, floats(4), floats(4), block=1024, clean=False, limits=Limits(seconds=0.5))
+    last = report.faults[-1]
+    assert "it did not end within 0.5 s" in last.message
+    body = program.module.function("run").body
+    assert body[1].line < (last.ptx_line or 0) < body[-1].line
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -211,9 +211,13 @@ def test_fewer_threads_than_the_kernel_needs_show(kernels: list[Kernel]) -> None
         (".global .align 4 .b8 big[1099511627776];", "mov.u64 %rd1, big;", "over"),
         ("", ".local .align 4 .b8 big[1073741824]; mov.u64 %rd1, big; ld.local.b32 %r1, [big];", "over"),
         (".shared .align 4 .b8 big[1073741824];", "st.shared.b32 [big], %r1;", "no device"),
+        ("".join(f".global .align 4 .b8 big{i}[67108864]; " for i in range(40)), "mov.u64 %rd1, big0;",
+         "variables of the module have 2684354560 bytes .* over 67108864"),
+        (".global .align 4 .b8 big[67108864];", "mov.u64 %rd1, big; ld.global.u8 %r1, [%rd1];",
+         "big has 67108864 bytes, watched in pieces of 1: .* over 33554432"),
         (".extern .func (.param .b32 x) other (.param .b32 y);", "mov.u64 %rd1, other;", "other"),
     ],
-)
+)  # fmt: skip
 def test_memory_that_no_device_has_is_refused(before: str, body: str, word: str) -> None:
     program = text_kernel(f".reg .b32 %r<4>; .reg .b64 %rd<4>; mov.b32 %r1, 0; {body} ret;", before=before)
     step = Launch("run", (Arg.ptr("a"), Arg.ptr("out")), grid=(1, 1, 1), block=(32, 1, 1))

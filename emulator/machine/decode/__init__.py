@@ -139,8 +139,7 @@ def guarded(step: Step, read: Reader, negated: bool) -> Step:
         try:
             if not some.all():
                 active = active[some]
-                w.idx = w.warps = warps[some]
-                w.rows = len(w.idx)
+                w.focus(warps[some])
             w.mask = None if active.all() else active
             step(w)
         except Converge as wait:

@@ -224,8 +224,7 @@ def _split(w: Wave, value: Array, site: int) -> None:
     now = mask & (value == first)
     rows = now.any(axis=1)
     block = w.kernel.block(site)
-    w.idx = w.warps = w.warps[rows]
-    w.rows = len(w.idx)
+    w.focus(w.warps[rows])
     w.mask = None if now[rows].all() else now[rows]
     block.finish(w)
 
@@ -250,8 +249,7 @@ def _guarded(c: Context, build: Callable[[Context], Step]) -> Step:
         if not coming.any():
             return
         rows = coming.any(axis=1)
-        w.idx = w.warps = w.warps[rows]
-        w.rows = len(w.idx)
+        w.focus(w.warps[rows])
         w.mask = None if coming[rows].all() else coming[rows]
         try:
             inner(w)

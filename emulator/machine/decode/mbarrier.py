@@ -198,8 +198,7 @@ def wait(c: Context) -> Step:
         rows = going.any(axis=1)
         w.mask = None if going.all() else going
         if not rows.all():
-            w.idx = w.warps = w.warps[rows]
-            w.rows = len(w.idx)
+            w.focus(w.warps[rows])
             w.mask = None if going[rows].all() else going[rows]
         write(w, verdict[rows])
         w.jump(site + 1)
