@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from support.planted_cuda import spec, write_cuda_template
 
 from worker.compile import Artifact, compile_kernel, eviction
-from worker.compile.artifact import Recipe, Toolchain
+from worker.compile.artifact import Recipe, Toolchain, digest
 from worker.compile.cache import ArtifactCache
 from worker.errors import DiskFullError
 
@@ -81,11 +83,72 @@ def test_a_broken_record_is_dropped_and_built_again(tmp_path: Path, root: Path, 
 
 def test_a_record_that_lost_its_ptx_is_built_again(tmp_path: Path, root: Path) -> None:
     compile_kernel(spec(), home=tmp_path / "h", root=root)
-    (record,) = (tmp_path / "h" / "cache" / "artifacts" / "recipes").glob("*/*.json")
-    record.write_text(record.read_text().replace('"ptx_sha256"', '"other"'))
+    (path,) = (tmp_path / "h" / "cache" / "artifacts" / "recipes").glob("*/*.json")
+    kept = json.loads(path.read_text())
+    del kept["record"]["ptx_sha256"]
+    path.write_text(json.dumps(kept | {"record_sha256": digest(kept["record"])}))
     again = compile_kernel(spec(), home=tmp_path / "h", root=root)
     assert not again.cached
     assert again.ptx
+
+
+@pytest.mark.parametrize("where", ["record", "blob"])
+def test_a_folder_in_the_place_of_a_file_is_a_miss_and_replaced(tmp_path: Path, where: str) -> None:
+    cache = ArtifactCache(tmp_path)
+    made = put(cache, 0)
+    path = cache.blob_path(made.sha256) if where == "blob" else cache._recipe_path(recipe(0).key)
+    path.unlink()
+    (path / "deep").mkdir(parents=True)
+    (path / "deep" / "file").write_text("x")
+    assert cache.get(recipe(0)) is None
+    assert not path.exists()
+    path.mkdir()  # and where nobody has read it before
+    assert put(cache, 0) == cache.get(recipe(0))
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_a_file_in_the_place_of_a_folder_is_a_miss_and_replaced(tmp_path: Path, above: int) -> None:
+    cache = ArtifactCache(tmp_path)
+    folder = cache._recipe_path(recipe(0).key).parents[above]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("not a folder")
+    assert cache.get(recipe(0)) is None
+    assert put(cache, 0) == cache.get(recipe(0))
+
+
+def test_a_record_of_deep_nesting_is_a_miss_and_replaced(tmp_path: Path) -> None:
+    cache = ArtifactCache(tmp_path)
+    path = cache._recipe_path(recipe(0).key)
+    for text in ("[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000):
+        put(cache, 0)
+        path.write_text(text)
+        assert cache.get(recipe(0)) is None
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("was", ['"log":""', '"compile_s":0.1', '"resources":{}'])
+def test_a_record_that_was_altered_is_a_miss(tmp_path: Path, was: str) -> None:
+    cache = ArtifactCache(tmp_path)
+    put(cache, 0)
+    path = cache._recipe_path(recipe(0).key)
+    text = path.read_text()
+    assert text.count(was) == 1
+    other = {'"log":""': '"log":"!"', '"compile_s":0.1': '"compile_s":0.2'}.get(was, '"resources":{"a":1}')
+    path.write_text(text.replace(was, other))
+    assert cache.get(recipe(0)) is None
+    assert put(cache, 0) == cache.get(recipe(0))
+
+
+def test_a_record_of_an_older_schema_is_a_miss_without_a_word(tmp_path: Path) -> None:
+    cache = ArtifactCache(tmp_path)
+    made = put(cache, 0)
+    path = cache._recipe_path(recipe(0).key)
+    older = {"schema": 1, "sha256": made.sha256, "recipe": recipe(0).to_json(), "log": "", "resources": {}}
+    path.write_text(json.dumps(older | {"compile_s": 0.1}))
+    with capture_logs() as logs:
+        assert cache.get(recipe(0)) is None
+    assert logs == []
+    assert put(cache, 0) == cache.get(recipe(0))
 
 
 def test_the_least_recently_used_goes_first_and_only_as_far_as_needed(tmp_path: Path) -> None:
@@ -238,6 +301,22 @@ def test_a_full_disk_is_one_sentence_and_the_next_compiles_when_there_is_room(
         assert compile_kernel(spec(), home=home, root=root) == kept  # a hit needs no room
         filler.unlink()
         assert not compile_kernel(spec("shared"), home=home, root=root).cached
+
+
+@needs_root
+def test_a_read_only_disk_is_built_for_without_a_cache_and_said_once(tmp_path: Path, root: Path) -> None:
+    home = tmp_path / "small"
+    with small_disk(home, "1m"):
+        good = compile_kernel(spec(), home=home, root=root)
+        (record,) = (home / "cache" / "artifacts" / "recipes").glob("*/*.json")
+        record.write_text("{")
+        subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
+        with capture_logs() as logs:
+            again = [compile_kernel(spec(), home=home, root=root) for _ in range(2)]
+        assert ArtifactCache(home, limit_bytes=100).sweep(grace_s=-1.0).removed == 0
+        subprocess.run(["mount", "-o", "remount,rw", str(home)], check=True)
+    assert [(one.data, one.ptx, one.cached) for one in again] == [(good.data, good.ptx, False)] * 2
+    assert [row["event"] for row in logs].count("artifacts are built and not kept") == 1
 
 
 @needs_root

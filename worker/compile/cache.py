@@ -1,17 +1,20 @@
 """Where do built artifacts lie so that a hit gives the same record as a miss, and a broken file heals?
 
-`<home>/cache/artifacts/recipes/<recipe key>.json` names the bytes in `blobs/<sha256>` and, for a cubin, its
-PTX in another blob. All are written aside and renamed, bytes first, so that a record never names bytes that
-were not there. Every read checks the hash; an entry that does not match is dropped with one warning and built
-again (AT-77, AT-79). Nothing relies on a lock: two that build the same write the same, whoever is last, so a
-home on a shared disk works too. eviction.py keeps it within a size.
+`<home>/cache/artifacts/recipes/<recipe key>.json` holds a record and its hash. The record names the bytes in
+`blobs/<sha256>` and, for a cubin, its PTX in another blob. All are written aside and renamed, bytes first, so
+that a record never names bytes that were not there. Every read checks the hashes; an entry that does not
+match is dropped with one warning and built again (AT-77, AT-79), and so is whatever lies in a file's place.
+Where nothing can be written, artifacts are built and not kept. Nothing relies on a lock: two that build the
+same write the same, whoever is last, so a home on a shared disk works too. eviction.py keeps it in its size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -21,13 +24,16 @@ from typing import Any
 
 import structlog
 
-from service.errors import DiskFullError
+from service.errors import DiskFullError, HomeError
 from service.paths import home_error
 from service.settings import get_settings
 from worker.compile import cubin, eviction
-from worker.compile.artifact import SCHEMA, Artifact, Recipe, canonical
+from worker.compile.artifact import Artifact, Recipe, canonical, digest
 
 _log = structlog.get_logger("rooftile.compile")
+
+SCHEMA = 2
+"""Of a kept record. One of another schema is a miss; the build that follows writes over it."""
 
 # A sweep of a full cache takes tenths of a second: not at each write.
 _SWEEP_SHARE = 1 / 32
@@ -38,8 +44,12 @@ _written: dict[Path, int] = {}
 _written_lock = threading.Lock()
 
 
-class _Evicted(Exception):
-    """The bytes of a record are gone, as a sweep of somebody leaves it: no fault."""
+_unwritable: set[Path] = set()
+"""Homes of which this process has said that nothing is kept there."""
+
+
+class _Miss(Exception):
+    """No fault: the bytes of a record were swept, or the record is of another schema."""
 
 
 class ArtifactCache:
@@ -69,20 +79,21 @@ class ArtifactCache:
         """The artifact of a recipe, or None. Never raises for what lies in the cache."""
         path = self._recipe_path(recipe.key)
         try:
-            record: dict[str, Any] = json.loads(path.read_bytes())
-            if record["schema"] != SCHEMA or record["recipe"] != recipe.to_json():
+            record = _opened(path.read_bytes())
+            if record["recipe"] != recipe.to_json():
                 raise ValueError("it is of another recipe")
-            data = self._expect(str(record["sha256"]))
+            data = self._expect(record["sha256"])
             ptx_sha256 = record.get("ptx_sha256")
-            ptx = None if ptx_sha256 is None else self._expect(str(ptx_sha256))
+            ptx = None if ptx_sha256 is None else self._expect(ptx_sha256)
             if cubin.is_cubin(data) and not ptx:
                 raise ValueError("a cubin without its PTX")
             artifact = _artifact(record, data, ptx, cached=True)
-        except (FileNotFoundError, _Evicted):
+        except (FileNotFoundError, _Miss):
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # RecursionError: JSON that is nested deeper than Python's own limit.
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             _log.warning("dropped a broken cache entry", recipe=recipe.key[:12], error=str(error))
-            path.unlink(missing_ok=True)
+            _drop(path)
             return None
         _touch(path)
         return artifact
@@ -95,22 +106,25 @@ class ArtifactCache:
             return None
 
     def _expect(self, sha256: str) -> bytes:
-        """The bytes that a record names. Raises _Evicted, or ValueError for others in their place."""
+        """The bytes that a record names. Raises _Miss, or ValueError or OSError for others in their place."""
         path = self.blob_path(sha256)
         _touch(path)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            raise _Evicted from None
+            raise _Miss from None
+        except IsADirectoryError:
+            _drop(path)
+            raise
         if hashlib.sha256(data).hexdigest() != sha256:
-            path.unlink(missing_ok=True)
+            _drop(path)
             raise ValueError("the bytes do not match their record")
         return data
 
     def _read_blob(self, sha256: str) -> bytes | None:
         try:
             return self._expect(sha256)
-        except (_Evicted, ValueError):
+        except (_Miss, ValueError):
             return None
 
     def put(
@@ -123,10 +137,10 @@ class ArtifactCache:
         compile_s: float,
         ptx: bytes | None = None,
     ) -> Artifact:
-        """Keep a fresh build and return the very record that a hit would return. Raises DiskFullError."""
+        """Keep a fresh build, where the disk takes it, and return the very record that a hit would return.
+        Raises DiskFullError."""
         sha256 = hashlib.sha256(data).hexdigest()
         record: dict[str, Any] = {
-            "schema": SCHEMA,
             "sha256": sha256,
             "recipe": recipe.to_json(),
             "log": log,
@@ -135,14 +149,21 @@ class ArtifactCache:
         }
         if ptx is not None:
             record["ptx_sha256"] = hashlib.sha256(ptx).hexdigest()
-            self.put_bytes(record["ptx_sha256"], ptx)
-        self.put_bytes(sha256, data)
-        self._write(self._recipe_path(recipe.key), canonical(record).encode())
-        self._sweep_sometimes()
+        try:
+            if ptx is not None:
+                self.put_bytes(record["ptx_sha256"], ptx)
+            self.put_bytes(sha256, data)
+            self._write(self._recipe_path(recipe.key), _sealed(record))
+            self._sweep_sometimes()
+        except HomeError as error:
+            if self._root not in _unwritable:
+                _unwritable.add(self._root)
+                _log.warning("artifacts are built and not kept", error=str(error))
         return _artifact(record, data, ptx, cached=False)
 
     def put_bytes(self, sha256: str, data: bytes) -> Path:
-        """Keep bytes that came from elsewhere (the database); returns their path, ready to be loaded."""
+        """Keep bytes that came from elsewhere (the database); returns their path, ready to be loaded. Raises
+        DiskFullError, HomeError."""
         path = self.blob_path(sha256)
         try:
             present = self._read_blob(sha256) is not None
@@ -187,6 +208,7 @@ class ArtifactCache:
                 _written[self._root] += len(data)
 
     def _write_once(self, path: Path, data: bytes) -> None:
+        self._clear(path)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=eviction.PART_PREFIX)
         try:
@@ -197,6 +219,41 @@ class ArtifactCache:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+    def _clear(self, path: Path) -> None:
+        """Remove a folder in the place of a file, and a file in the place of a folder above it."""
+        if path.is_dir():
+            _drop(path)
+        for folder in path.parents[: len(path.relative_to(self._root).parts)]:
+            if folder.exists() and not folder.is_dir():
+                _drop(folder)
+
+
+def _sealed(record: dict[str, Any]) -> bytes:
+    """A record as it is kept: with its schema, and the hash of it all."""
+    return canonical({"schema": SCHEMA, "record": record, "record_sha256": digest(record)}).encode()
+
+
+def _opened(text: bytes) -> dict[str, Any]:
+    """The record that _sealed made the text of. Raises _Miss for another schema, ValueError, KeyError or
+    TypeError for what was altered, RecursionError."""
+    kept = json.loads(text)
+    if kept["schema"] != SCHEMA:
+        raise _Miss
+    record: dict[str, Any] = kept["record"]
+    if digest(record) != kept["record_sha256"]:
+        raise ValueError("the record does not match its hash")
+    return record
+
+
+def _drop(path: Path) -> None:
+    """Remove what lies there, a folder too. A disk that does not let us is no error: it is a miss all the
+    same."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @lru_cache(maxsize=4)

@@ -73,7 +73,8 @@ def sweep(root: Path, limit_bytes: int, *, grace_s: float = GRACE_S) -> Swept:
         if last is not None and last != used:
             continue  # somebody has just used it
         if last is not None:
-            _remove(path)
+            if not _remove(path):
+                continue
             removed += 1
         total -= size
     return Swept(before, total, removed)
@@ -100,6 +101,10 @@ def _last_use(path: Path) -> float | None:
         return None
 
 
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
+def _remove(path: Path) -> bool:
+    """Whether it is gone; on a disk that is read-only it is not."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

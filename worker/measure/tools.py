@@ -32,7 +32,7 @@ def build_tools(arch: str, home: Path) -> Tools:
         _log.warning("measuring without fault addresses and roof", error=str(error))
         return Tools()
     return Tools(
-        guard=cache.blob_path(guard.sha256),
-        calibrate=cache.blob_path(calibrate.sha256),
-        pool=cache.blob_path(pool.sha256),
+        guard=cache.put_bytes(guard.sha256, guard.data),
+        calibrate=cache.put_bytes(calibrate.sha256, calibrate.data),
+        pool=cache.put_bytes(pool.sha256, pool.data),
     )
