@@ -9,15 +9,10 @@ stores). """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from emulator.checks.clocks import BEFORE, NEVER, Index
+from emulator.checks.clocks import BEFORE, I32, NEVER, Index
 from emulator.checks.shadow import ASYNC, OBJECT, UNDER_WAY, Conflict, Shadow
-
-if TYPE_CHECKING:
-    pass
 
 
 def after_writes(
@@ -42,10 +37,7 @@ def after_writes(
     if epoch.max(initial=BEFORE) <= BEFORE:
         return None
     thread = shadow.write_thread[granule]
-    # A tile is the work of few: each (who, when) is judged once.
-    kinds, first = np.unique((thread.astype(np.int64) << 32) | epoch, return_index=True)
-    for kind, at in zip(kinds.tolist(), first.tolist(), strict=True):
-        who, stamp = kind >> 32, kind & 0xFFFFFFFF
+    for who, stamp, at in _kinds(thread, epoch):
         if stamp <= BEFORE:
             continue
         found = _judge(shadow, space, who, stamp, warps)
@@ -55,26 +47,40 @@ def after_writes(
     return None
 
 
+def _kinds(thread: I32, epoch: I32) -> list[tuple[int, int, int]]:
+    """(who, when, first place) of each kind of write: a tile is the work of few, and each is judged once."""
+    if len(thread) and (thread == thread[0]).all() and (epoch == epoch[0]).all():
+        return [(int(thread[0]), int(epoch[0]), 0)]
+    kinds, first = np.unique((thread.astype(np.int64) << 32) | epoch, return_index=True)
+    return [(k >> 32, k & 0xFFFFFFFF, at) for k, at in zip(kinds.tolist(), first.tolist(), strict=True)]
+
+
 def _judge(shadow: Shadow, space: str, thread: int, stamp: int, warps: Index) -> tuple[int, str] | None:
     """(warp, "" or "no proxy fence") where a write is unordered or unseen."""
     clocks = shadow.clocks
-    other = np.full(len(warps), thread >> 6)
-    stamps = np.full(len(warps), stamp, np.int32)
-    known = clocks.ordered(warps, other, stamps)
+    other = thread >> 6
+    known = clocks.seen(warps, other) >= stamp
     asynchronous = thread & 63 >= ASYNC
     # A thread knows its own writes without a barrier.
-    known |= (warps + clocks.base == thread >> 6) & (stamp < UNDER_WAY) & (not asynchronous)
+    if stamp < UNDER_WAY and not asynchronous:
+        known |= warps + clocks.base == other
     if not known.all():
         return int(warps[int(np.argmin(known))]), ""
     if asynchronous or not clocks.proxies:
         return None
-    seen = clocks.ordered(warps, other, stamps, clocks.handed_to_async(space))
+    seen = clocks.seen(warps, other, clocks.handed_to_async(space)) >= stamp
     return None if seen.all() else (int(warps[int(np.argmin(seen))]), "no proxy fence")
 
 
 def after_reads(shadow: Shadow, granule: Index, warp: int, lane: int) -> Conflict | None:
-    """The first of `granule` that someone may still read, or has read unordered before this thread."""
+    """The first of `granule` (of shared memory: of one CTA) that someone may still read, or has read
+    unordered before this thread."""
     n = len(granule)
+    if n and not shadow.reading and shadow.columns:
+        # What each reader did last there, all together, against what this warp knows of it.
+        last = shadow.read_epoch[granule].max(axis=0)
+        if (last <= shadow.known_of_readers(warp, int(granule[0]))).all():
+            return None
     return shadow._after_reads(granule[:, None], np.full(n, warp), np.full(n, lane))
 
 

@@ -55,7 +55,8 @@ class Clocks:
     thread` orders is what code that is right on silicon relies on, though the PTX text promises it only where
     the fence follows the barrier. `marks` are those of the launch, by word.
 
-    `agents` of each CTA; `domain`: CTAs of a cluster, which know of each other."""
+    `agents` of each CTA; `domain`: CTAs of a cluster, which know of each other. `room`: CTAs of the largest
+    wave of the launch: the rows of all its waves are alike, since marks carry them from one to the next."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Clocks:
         agents: int = 0,
         domain: int = 1,
         proxies: bool = False,
+        room: int = 0,
     ) -> None:
         count = ctas * warps
         self.warps = warps
@@ -82,7 +84,7 @@ class Clocks:
         self.touched: I32 = np.zeros(count, np.int32)
         """The epoch in which each warp last touched watched memory."""
         self._of_warps: int = (count if total is None else total) if full else self._near_warps
-        width = self._width = self._of_warps + (agents * ctas if full else self._near_agents)
+        width = self._width = self._of_warps + (agents * max(ctas, room) if full else self._near_agents)
         self.proxies = proxies
         core = self._core = width * (3 if proxies else 1)
         self._state: I32 = np.full((count, core * (5 if full else 1)), BEFORE, np.int32)
@@ -170,7 +172,22 @@ class Clocks:
 
     def knows(self, warp: int, other: int, stamp: int) -> bool:
         """Whether what `other` stamped happens before what `warp` does now."""
-        return bool(self.ordered(np.array([warp]), np.array([other]), np.array([stamp], np.int32))[0])
+        if not self.full and warp // self._near_warps != self._domain(other):
+            return stamp <= BEFORE
+        return bool(self.known[warp, self.column(other)] >= stamp)
+
+    def seen(self, warp: Index, other: int, rows: I32 | None = None) -> I32:
+        """(n,) of one warp or agent `other`, what each of `warp` knows. `rows`: see ordered."""
+        found: I32 = (self.known if rows is None else rows)[warp, self.column(other)]
+        if self.full:
+            return found
+        return np.where(warp // self._near_warps == self._domain(other), found, BEFORE)
+
+    def _domain(self, other: int) -> int:
+        """Among the resident ones, the cluster of a warp of the launch or an agent."""
+        if other >= self.total:
+            return (other - self.total) // self._near_agents
+        return (other - self.base) // self._near_warps
 
     def agents_only(self, row: I32) -> I32:
         """Of a row, what is known of agents alone."""
@@ -196,6 +213,17 @@ class Clocks:
         rows[np.arange(len(warp)), self._own[warp]] = self.epoch[warp]
         self.epoch[warp] += 1
         return rows
+
+    def release_one(self, warp: int) -> I32:
+        """The same of one warp."""
+        row: I32 = self._state[warp].copy()
+        row[self._own[warp]] = self.epoch[warp]
+        self.epoch[warp] += 1
+        return row
+
+    def acquire_one(self, warp: int, row: I32) -> None:
+        """One warp is ordered after what `row` brought."""
+        np.maximum(self._state[warp], row, out=self._state[warp])
 
     def acquire(self, warp: Index, rows: I32) -> None:
         """`warp` (n,) is ordered after what `rows`, one each or one for all, brought."""
@@ -236,8 +264,7 @@ class Clocks:
 
     def publish(self, warp: int) -> I32:
         """What a write that releases hands on; a new epoch begins."""
-        row: I32 = self.release(np.array([warp]))[0, : self._core]
-        return row
+        return self.release_one(warp)[: self._core]
 
     def write_mark(self, warp: int, word: int, row: I32 | None, keep: bool, near: bool) -> None:
         """A strong write to `word`. `row`: what it hands on, of one that releases; `keep`: a
@@ -254,8 +281,9 @@ class Clocks:
         else:
             made = Mark(self._fenced[warp], self._fenced_near[warp], cta, self.base)
         if old is not None:
-            older = old.near if old.cta == cta else old.all
-            made = Mark(np.maximum(made.all, old.all), np.maximum(made.near, older), cta, self.base)
+            older = self._still(old, old.near if old.cta == cta else old.all)
+            all_ = np.maximum(made.all, self._still(old, old.all))
+            made = Mark(all_, np.maximum(made.near, older), cta, self.base)
         self._marks[word] = made
 
     def read_mark(self, warp: int, word: int, acquire: bool, near: bool) -> None:
@@ -264,14 +292,19 @@ class Clocks:
         if mark is None:
             return
         own = mark.cta == (warp + self.base) // self.warps
-        row = mark.near if own else mark.all
-        if self.agents and mark.base != self.base:
-            # Agents are those of the resident CTAs: of an earlier wave's nothing is left to order.
-            row = row.copy()
-            row[self._of_warps : self._width] = BEFORE
+        row = self._still(mark, mark.near if own else mark.all)
         if acquire and (own or not near):
             np.maximum(self._handed[warp], row, out=self._handed[warp])
         else:
             np.maximum(self._seen[warp], row, out=self._seen[warp])
             if own:
                 np.maximum(self._seen_near[warp], row, out=self._seen_near[warp])
+
+    def _still(self, mark: Mark, row: I32) -> I32:
+        """What a row of a mark still says. Agents are those of the resident CTAs: of an earlier wave's
+        nothing is left to order."""
+        if not self.agents or mark.base == self.base:
+            return row
+        row = row.copy()
+        row[self._of_warps : self._width] = BEFORE
+        return row

@@ -301,6 +301,13 @@ class Shadow:
         thread = other * 64 + reader
         return self._conflict("write after read", (i, j), granule, warp, lane, thread, site)
 
+    def known_of_readers(self, warp: int, granule: int) -> I32:
+        """(columns,): what `warp` knows of those who read the CTA that a granule is of."""
+        one = np.array([warp])
+        if self._readers is None:
+            return self.clocks.row_of_cta(one)[0]
+        return self.clocks.readers(one, np.array([granule // self._pitch]), self._readers)[0]
+
     def _reader(self, warp: int, granule: int, column: int) -> int:
         """The number of who has a column of the reads of a granule."""
         if column >= self._warps:

@@ -150,7 +150,7 @@ class Barriers:
         barrier = self._open[key]
         for warp, bits in barrier.lanes.items():
             if warp not in barrier.published and (_lanes(bits) | (w.status[warp] == EXITED)).all():
-                barrier.published[warp] = w.clocks.release(np.array([warp]))[0]
+                barrier.published[warp] = w.clocks.release_one(warp)
         if not barrier.published:
             return
         if barrier.expected is None:

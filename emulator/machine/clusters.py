@@ -99,7 +99,7 @@ class Clusters(Idle):
             b.came[at] |= lanes
             b.sites.add(site)
             if not relaxed:
-                b.row = np.maximum(b.row, w.clocks.release(np.array([warp]))[0])
+                b.row = np.maximum(b.row, w.clocks.release_one(warp))
                 w.released(row)
             elif warp in self.fenced:
                 b.row = np.maximum(b.row, self.fenced[warp])
@@ -122,7 +122,7 @@ class Clusters(Idle):
             if done.any():
                 b.came[at] &= ~done
                 w.pc[warp, done] = site + 1
-                w.clocks.acquire(np.array([warp]), b.done[None, :])
+                w.clocks.acquire_one(warp, b.done)
                 w.counters.add("waits.cluster", np.array([warp]))
 
     def _complete(self, cluster: int) -> None:
@@ -146,7 +146,7 @@ class Clusters(Idle):
         """A fence of scope .cluster or wider, by the active lanes of a row of the group."""
         w = self._w
         warp = int(w.warps[row])
-        self.fenced[warp] = w.clocks.release(np.array([warp]))[0]
+        self.fenced[warp] = w.clocks.release_one(warp)
         w.released(row)
 
     # -- peers ------------------------------------------------------------------------------------------

@@ -128,6 +128,8 @@ class Launching:
         names = {"explicitcluster", "reqnctapercluster"}
         self.explicit_cluster = cluster != (1, 1, 1) or not names.isdisjoint(said)
         self.tensors = tensors
+        self.resident = 0
+        """CTAs of a wave, but of the last, which may have fewer."""
 
     @property
     def instructions(self) -> int:
@@ -151,7 +153,7 @@ class Launching:
         )
         local = self.kernel.local_bytes * per_cta * 32
         resident = min(RESIDENT_WARPS // per_cta, _WATCHED // (pieces + 1), _LOCAL_BYTES // (local + 1))
-        resident = max(resident // self.cluster_size, 1) * self.cluster_size
+        resident = self.resident = max(resident // self.cluster_size, 1) * self.cluster_size
         for shadow in self.watch.shadows.values():
             shadow.settle()
         old = np.seterr(all="ignore")

@@ -90,8 +90,8 @@ class Mbarriers(Idle):
         """The object at an offset, that `warp` may use; None, and a fault, where there is none."""
         w = self._w
         found = self._at.get((cta, offset))
-        where = self.name(offset)
         if found is None:
+            where = self.name(offset)
             text = f"no mbarrier lies at {where} of shared memory: it is not initialised, or is invalidated"
             w.launch.fault(w, FaultKind.BARRIER_COUNT, site, text, warp=warp, **self._area(offset))
             return None
@@ -99,8 +99,9 @@ class Mbarriers(Idle):
         if by != warp and not w.clocks.knows(warp, by + w.clocks.base, epoch):
             w.launch.fault(
                 w, FaultKind.RACE, site,
-                f"it uses the mbarrier {where}, which {self._who(by)} initialises at {w.kernel.where(place)}:"
-                " nothing orders the two", warp=warp, other_site=place, **self._area(offset),
+                f"it uses the mbarrier {self.name(offset)}, which {self._who(by)} initialises at"
+                f" {w.kernel.where(place)}: nothing orders the two",
+                warp=warp, other_site=place, **self._area(offset),
             )  # fmt: skip
         return found
 
@@ -179,7 +180,7 @@ class Mbarriers(Idle):
             return
         self.expect(b, more_bytes * number, warp, site)
         if release:
-            made = w.clocks.release(np.array([warp]))[0]
+            made = w.clocks.release_one(warp)
             w.released(row)
             self._hand(b, made, peer, near)
         elif warp in w.clusters.fenced:
@@ -260,7 +261,7 @@ class Mbarriers(Idle):
         warp = int(w.warps[row])
         if phase < b.phase:
             if acquire:
-                w.clocks.acquire(np.array([warp]), b.done[not near][None, :])
+                w.clocks.acquire_one(warp, b.done[not near])
             self._told.pop((warp, b.agent), None)
             return True
         # Twice the chance to be wrong where "not yet" is not looked at.

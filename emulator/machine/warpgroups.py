@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from emulator.arith import warpgroup as arith
 from emulator.checks import async_shadow
 from emulator.checks.clocks import FIRST
+from emulator.machine import access
 from emulator.machine.copies import load
 from emulator.machine.mbarriers import MBARRIERS
 from emulator.machine.units import Idle, lands_at_once
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from emulator.machine.wave import Array, Wave
 
 Bools = npt.NDArray[np.bool_]
+Places = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Of an operand: offsets of its pieces, and the watched pieces of shared memory that they are."""
 
 WARPS = 4
 
@@ -99,9 +102,13 @@ class Warpgroups(Idle):
         self._waited = np.zeros(w.count, np.int32)
         self._done = np.zeros(w.count, np.int32)
         """Operations of each warp: issued, waited for, computed."""
+        self._forms: dict[int, Array] = {}
+        """By instruction: see _registers_of."""
         self._commits: list[list[int]] = [[] for _ in range(w.count)]
         """Of each warp: operations issued at each commit."""
         self._groups: dict[int, Group] = {}
+        self._places: dict[tuple[int, int, bool], tuple[Array, Array]] = {}
+        """Where operands lie in a CTA: see _operand."""
         self._each = -(-w.per_cta // WARPS)
 
     # -- registers --------------------------------------------------------------------------------------
@@ -179,19 +186,24 @@ class Warpgroups(Idle):
             together.setdefault(self._of(warp), []).append(row)
         for number, rows in together.items():
             self._issue(number, form, rows, a, b, adds)
-        places = np.array([self._place[r] for r in (*form.d, *form.a)])
-        self._busy[places[:, None], w.warps] = self._issued[w.warps]
+        self._busy[self._registers_of(form), w.warps] = self._issued[w.warps]
         w.counters.add(f"mma.wgmma_m64n{form.n}k{form.flops // (128 * form.n)}.{form.a_type}", w.warps)
         w.counters.add("mma_flops", w.warps, form.flops // WARPS)
         if lands_at_once(w, copy=False):
             warps = w.warps.tolist()
             self._compute(warps, {p: int(self._issued[p]) for p in warps})
 
+    def _registers_of(self, form: Form) -> Array:
+        """(n, 1): the places of the registers of D and A."""
+        found = self._forms.get(form.site)
+        if found is None:
+            found = self._forms[form.site] = np.array([[self._place[r]] for r in (*form.d, *form.a)])
+        return found
+
     def _check_fence(self, form: Form) -> None:
         w = self._w
-        places = [self._place[r] for r in (*form.d, *form.a)]
         fenced = self._fenced[w.warps]
-        late = self._touched[places][:, w.warps] > fenced[None, :]
+        late = self._touched[self._registers_of(form), w.warps] > fenced[None, :]
         if (fenced == 0).any() or late.any():
             row = int(np.argmax(late.any(axis=0) | (fenced == 0)))
             name = ""
@@ -260,9 +272,23 @@ class Warpgroups(Idle):
         value = self._w.registers[index]
         return self._w.garbage(index) if value is None else value
 
-    def _operand(self, bits: int, extent: int, mn_major: bool, warp: int, site: int) -> Array | None:
-        """Offsets of an operand's pieces in the wave's shared memory; None, and a fault, where it cannot
-        be."""
+    def _operand(
+        self, bits: int, extent: int, mn_major: bool, warp: int, site: int
+    ) -> tuple[Array, Array] | None:
+        """Offsets of an operand's pieces in the wave's shared memory, and all their granules; None, and a
+        fault, where it cannot be."""
+        w = self._w
+        found = self._places.get((bits, extent, mn_major))
+        if found is None:
+            inner = self._in_cta(bits, extent, mn_major, warp, site)
+            if inner is None:
+                return None
+            granules = access.shared_granules(w, inner.reshape(-1), 16).reshape(-1)
+            found = self._places[bits, extent, mn_major] = inner, granules
+        start = int(w.cta_of[warp]) * w.shared.pitch
+        return found[0] + start, found[1] + start // w.kernel.shared_granule
+
+    def _in_cta(self, bits: int, extent: int, mn_major: bool, warp: int, site: int) -> Array | None:
         w = self._w
         try:
             address = arith.pieces(bits, extent, mn_major)
@@ -279,9 +305,9 @@ class Warpgroups(Idle):
                 f" {w.shared.size} bytes of shared memory", warp=warp,
             )  # fmt: skip
             return None
-        return inner + int(w.cta_of[warp]) * w.shared.pitch
+        return inner
 
-    def _operands(self, made: Operation, warp: int) -> tuple[Array | None, Array | None]:
+    def _operands(self, made: Operation, warp: int) -> tuple[Places | None, Places | None]:
         form = made.form
         a = None
         if not form.a:
@@ -290,14 +316,12 @@ class Warpgroups(Idle):
 
     def _read(self, number: int, made: Operation, warps: list[int]) -> None:
         """Check what an operation reads, for warps that issue it now."""
-        from emulator.machine import access
-
         w = self._w
         first = made.issued.bit_count() == len(warps)
-        for offset in self._operands(made, warps[0]):
-            if offset is None:
+        for places in self._operands(made, warps[0]):
+            if places is None:
                 continue
-            granule = access.shared_granules(w, offset.reshape(-1), 16).reshape(-1)
+            offset, granule = places
             found = async_shadow.after_writes(
                 w.shared_shadow, "shared", granule, np.array(warps), True, "read after write"
             )
@@ -407,16 +431,18 @@ class Warpgroups(Idle):
         """D of some warps (of one warpgroup) behind an operation."""
         w = self._w
         form = made.form
-        a_at, b_at = self._operands(made, warps[0])
-        if b_at is None or (a_at is None and not form.a):
+        a_places, b_places = self._operands(made, warps[0])
+        if b_places is None or (a_places is None and not form.a):
             return None
+        b_at = b_places[0]
         b = arith.elements(
             form.b_type, load(w.shared.data, b_at.reshape(-1), 16).reshape(*b_at.shape, 16), form.mn_major[1]
         )
-        if a_at is None:
+        if a_places is None:
             a = arith.a_matrix(form.a_type, np.stack([made.registers[p] for p in warps], axis=1))
             a = a.reshape(-1, a.shape[-1])
         else:
+            a_at = a_places[0]
             data = load(w.shared.data, a_at.reshape(-1), 16).reshape(*a_at.shape, 16)
             parts = [p % w.per_cta % WARPS for p in warps]
             whole = arith.elements(form.a_type, data, form.mn_major[0])

@@ -148,7 +148,7 @@ class Wave:
         agents = MBARRIERS + -(-self.per_cta // 4) if kernel.asynchronous else 0
         self.clocks = Clocks(
             len(ctas), self.per_cta, kernel.orders_threads, first, gx * gy * gz * self.per_cta, launch.marks,
-            agents, self.cluster, kernel.asynchronous,
+            agents, self.cluster, kernel.asynchronous, launch.resident,
         )  # fmt: skip
         granules = self.shared.data.size // kernel.shared_granule + 1
         readers = None

@@ -308,3 +308,39 @@ def test_a_warp_that_gives_nothing(order: str) -> None:
 def test_registers_at_entry() -> None:
     found = [at_entry(threads) for threads in (128, 256, 384, 448, 512, 640, 768, 1024)]
     assert found == [256, 256, 168, 128, 128, 96, 80, 64]
+
+
+WAVES = r"""
+__device__ u32 word;
+DEV void count() {
+  u32 n; asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(n) : "l"(&word) : "memory"); }
+extern "C" __global__ void __launch_bounds__(1024, 1) run(const float* a, float* out) {
+  __shared__ __align__(128) float s[4]; __shared__ u64 bar;
+  if (threadIdx.x > 0) return;
+  init(&bar, 1); fence_init();
+  expect(&bar, 16); bulk_load(s, a, 16, &bar);
+  if (blockIdx.x < 6) wait(&bar, 0);
+  count();
+  count();
+  EARLY out[blockIdx.x] = s[0]; LATE
+}
+"""
+
+
+def waves(early: str, late: str) -> Report:
+    """Of seven CTAs, of which six are resident together. Those wait for their copies and say so to all; the
+    seventh hears of it."""
+    source = MORE + WAVES.replace("EARLY", early).replace("LATE", late)
+    given = {"a": np.ones(4, np.float32), "out": np.full(7, np.nan, np.float32)}
+    return run(
+        Program.from_ptx(nvrtc_ptx(13, "sm_90a", source)), given, [Arg.ptr("a"), Arg.ptr("out")], block=1024,
+        grid=(7, 1, 1), order="early",
+    )  # fmt: skip
+
+
+def test_what_others_of_an_earlier_wave_waited_for_is_not_known() -> None:
+    right = waves("if (blockIdx.x == 6) wait(&bar, 0);", "")
+    assert right.clean, right.faults[0].message
+    wrong = waves("", "if (blockIdx.x == 6) wait(&bar, 0);")
+    assert [f.kind for f in wrong.faults] == [FaultKind.RACE]
+    assert wrong.faults[0].cta == (6, 0, 0)

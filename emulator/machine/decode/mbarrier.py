@@ -37,6 +37,13 @@ def objects(w: Wave, space: str, read: Reader, site: int) -> Iterator[tuple[int,
     offset, fine = access.shared_places(w, space, Access(site, BYTES, BYTES), address, row, lane)
     if not fine.all():
         row, lane, offset = row[fine], lane[fine], offset[fine]
+    begins = np.concatenate([[True], row[1:] != row[:-1]]) if len(row) else np.zeros(0, np.bool_)
+    if fine.all() and (offset == offset[begins][np.cumsum(begins) - 1]).all():
+        # The usual case: all lanes of a warp name one.
+        mask = w.mask_full()
+        for r, at in zip(row[begins].tolist(), offset[begins].tolist(), strict=True):
+            yield r, mask[r], at // w.shared.pitch, at % w.shared.pitch
+        return
     key = row.astype(np.int64) << 40 | offset
     # Rows come in order, so that equal keys of one row are together but for lanes that take turns.
     for value in dict.fromkeys(key.tolist()):
@@ -125,7 +132,7 @@ def _arrive(c: Context) -> Step:
             if b is None:
                 continue
             each = np.ones(WARP, np.int64) if values is None else values[row]
-            if wanted or (values is not None and len(np.unique(each[lanes])) > 1):
+            if wanted or (values is not None and len(set(each[lanes].tolist())) > 1):
                 parts = [np.arange(WARP) == lane for lane in np.nonzero(lanes)[0]]
             else:
                 parts = [lanes]
@@ -185,7 +192,7 @@ def wait(c: Context) -> Step:
             if b is None:
                 verdict[row, lanes] = True
                 continue
-            for value in np.unique(values[row, lanes]).tolist():
+            for value in sorted(set(values[row, lanes].tolist())):
                 some = lanes & (values[row] == value)
                 phase = _phase(w, b, value, parity, row, site)
                 told = w.mbarriers.ask(b, row, some, phase, site, acquire, near)
@@ -242,7 +249,7 @@ def copies_arrive(c: Context) -> Step:
                 continue
             if increments:
                 b.pending += int(lanes.sum())
-            handed = w.clocks.release(np.array([warp]))[0]
+            handed = w.clocks.release_one(warp)
             w.released(row)
             w.copies.arrive_on(b, warp, lanes, handed, site)
 
