@@ -17,6 +17,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from service.api.errors import ForbiddenError, UnauthorizedError
+from service.api.query import check_query
 from service.api.state import AppState, state_of
 from service.store import logins, tokens
 from service.store.enums import Scope
@@ -139,7 +140,7 @@ def check_csrf(principal: Principal, given: str | None) -> None:
 
 
 def require(scope: Scope) -> Callable[[Request], Principal]:
-    """Dependency of a /v1 endpoint: the principal, who has this scope."""
+    """Dependency of a /v1 endpoint: the principal, who has this scope and asks by parameters there are."""
 
     def dependency(request: Request) -> Principal:
         principal = identify(request)
@@ -148,6 +149,7 @@ def require(scope: Scope) -> Callable[[Request], Principal]:
         if request.method not in ("GET", "HEAD"):
             check_csrf(principal, request.headers.get(CSRF_HEADER))
         check_scope(principal, scope)
+        check_query(request)
         return principal
 
     return dependency

@@ -19,6 +19,9 @@ from service.api.errors import BadBodyError, BadFieldError, WrongMediaError
 MAX_BODY_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 MAX_DIGITS = 400  # the widest finite double written out in full has 309
+_STRICT = "strict JSON (RFC 8259) in UTF-8, each key once"
+_SHOWN = 20
+"""Characters on each side of a fault that an answer shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,15 @@ def parse_json(data: bytes) -> Any:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadBodyError(
-            f"The body is not UTF-8: byte {error.start} cannot be read.", field="body"
+            f"The body is not UTF-8: byte {error.start} cannot be read.",
+            field="body",
+            value=f"0x{data[error.start]:02x}",
+            allowed=_STRICT,
         ) from None
     if not text.strip():
-        raise BadBodyError("The body is empty; a JSON object is expected.", field="body")
+        raise BadBodyError(
+            "The body is empty; a JSON object is expected.", field="body", value="", allowed="an object"
+        )
     try:
         tree = json.loads(
             text.removeprefix("\ufeff"),
@@ -49,7 +57,10 @@ def parse_json(data: bytes) -> Any:
         )
     except json.JSONDecodeError as error:
         raise BadBodyError(
-            f"The body is not JSON: {error.msg} at line {error.lineno} column {error.colno}.", field="body"
+            f"The body is not JSON: {error.msg} at line {error.lineno} column {error.colno}.",
+            field="body",
+            value=error.doc[max(0, error.pos - _SHOWN) : error.pos + _SHOWN],
+            allowed=_STRICT,
         ) from None
     except RecursionError:
         raise _too_deep("body") from None
@@ -106,7 +117,8 @@ def _refuse_marks(tree: object) -> None:
     while stack:
         path, node, depth = stack.pop()
         if isinstance(node, _Mark):
-            raise BadBodyError(f"{path or 'body'}: {node.why}.", field=path or "body", value=node.value)
+            where = path or "body"
+            raise BadBodyError(f"{where}: {node.why}.", field=where, value=node.value, allowed=_STRICT)
         if isinstance(node, str):
             _refuse_text(path, node)
         elif isinstance(node, dict | list):
@@ -117,20 +129,25 @@ def _refuse_marks(tree: object) -> None:
                 continue
             for key, item in node.items():
                 _refuse_text(path or "body", key)
-                stack.append((f"{path}.{key}" if path else key, item, depth + 1))
+                stack.append((f"{path}.{key}" if path else key or '""', item, depth + 1))
 
 
 def _refuse_text(path: str, text: str) -> None:
     # Neither can be stored: Postgres refuses NUL in text, and a lone surrogate has no UTF-8.
     if "\x00" in text:
-        raise BadBodyError(
-            f"{path or 'body'}: a text holds the character U+0000.", field=path or "body", value=text
-        )
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise BadBodyError(
-            f"{path or 'body'}: a text holds half a surrogate pair.", field=path or "body", value=text
-        )
+        what = "the character U+0000"
+    elif any("\ud800" <= letter <= "\udfff" for letter in text):
+        what = "half a surrogate pair"
+    else:
+        return
+    where, allowed = path or "body", "a text without U+0000 and half surrogate pairs"
+    raise BadBodyError(f"{where}: a text holds {what}.", field=where, value=text, allowed=allowed)
 
 
 def _too_deep(path: str) -> BadBodyError:
-    return BadBodyError(f"The body is nested over {MAX_DEPTH} levels deep.", field=path[:80] or "body")
+    return BadBodyError(
+        f"The body is nested over {MAX_DEPTH} levels deep.",
+        field=path[:80] or "body",
+        value=f"over {MAX_DEPTH} levels",
+        allowed={"max_depth": MAX_DEPTH},
+    )

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
+
+from rooftile.errors import show_value
 
 PROBLEM_JSON = "application/problem+json"
 TYPE_PREFIX = "urn:rooftile:problem:"
@@ -142,11 +144,10 @@ def title(status: int) -> str:
 
 
 def _brief(value: object) -> Any:
-    """As json_safe, and what is still long is told by its kind and size."""
+    """As json_safe, and what is still long is shown by its first members, in a text."""
     shown = json_safe(value)
     if isinstance(shown, list | dict) and len(json.dumps(shown)) > MAX_JSON:
-        kind = "an object" if isinstance(shown, dict) else "a list"
-        return f"{kind} of {len(value) if isinstance(value, Sized) else len(shown)}"
+        return show_value(value)
     return shown
 
 

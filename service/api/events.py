@@ -52,7 +52,10 @@ def parse_last_event_id(header: str | None, query: int | None) -> int:
     text = header.strip()
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
         raise BadFieldError(
-            "Last-Event-ID has to be the id of an event of this stream.", field="Last-Event-ID", value=text
+            "Last-Event-ID has to be the id of an event of this stream.",
+            field="Last-Event-ID",
+            value=text,
+            allowed="a whole number, the id of an event",
         )
     return int(text)
 

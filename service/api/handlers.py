@@ -71,21 +71,27 @@ def translate(error: Exception) -> ApiError | None:
     if isinstance(error, store_errors.StoreError):
         return _of_store(error)
     if isinstance(error, job_errors.NotFound):
-        return NotFoundError(_sentence(error), field="id", value=error.ident)
+        return NotFoundError(
+            _sentence(error), field="id", value=error.ident, allowed=f"the id of a {error.noun} that is there"
+        )
     if isinstance(error, job_errors.IllegalMove):
-        return ConflictError(_sentence(error), field="state", value=error.state)
+        possible = list(error.allowed) or f"what a {error.noun} that is {error.state} can do"
+        return ConflictError(_sentence(error), field="state", value=error.state, allowed=possible)
     return None
 
 
 def _of_store(error: store_errors.StoreError) -> ApiError | None:
     if isinstance(error, store_errors.NotFound):
-        return NotFoundError(str(error), field="id", value=error.key)
+        allowed = f"the id of a {error.what} that is there"
+        return NotFoundError(str(error), field="id", value=error.key, allowed=allowed)
     if isinstance(error, store_errors.IllegalTransition):
-        return ConflictError(str(error), field="state", value=error.source, allowed=error.allowed)
+        possible = error.allowed or "nothing: it is final"
+        return ConflictError(str(error), field="state", value=error.source, allowed=possible)
     if isinstance(error, store_errors.ReleasePinned):
-        return ConflictError(str(error), field="pinned", value=True)
+        return ConflictError(str(error), field="pinned", value=True, allowed=False)
     if isinstance(error, store_errors.IdempotencyConflict):
-        return BadFieldError(str(error), field="Idempotency-Key", value=error.key)
+        allowed = "a key that is new, or the body that it came with"
+        return BadFieldError(str(error), field="Idempotency-Key", value=error.key, allowed=allowed)
     if isinstance(error, store_errors.StoreBusy):
         return UnavailableError(str(error), headers={"Retry-After": _RETRY_BUSY})
     if isinstance(
@@ -141,7 +147,9 @@ def _of_http(request: Request, error: HTTPException, headers: dict[str, str]) ->
         404: ("not-found", f"There is nothing at {path}.", "path", path),
         405: ("method-not-allowed", f"{request.method} is not possible at {path}.", "method", request.method),
     }.get(error.status_code, ("http-error", str(error.detail), None, None))
-    allowed = [method.strip() for method in headers["Allow"].split(",")] if "Allow" in headers else None
+    allowed: object = "a path of /openapi.json"
+    if "Allow" in headers:
+        allowed = [method.strip() for method in headers["Allow"].split(",")]
     return problem(error.status_code, slug, detail, field=field, value=value, allowed=allowed)
 
 
@@ -153,7 +161,11 @@ def _of_validation(error: RequestValidationError) -> BadFieldError:
     context = first.get("ctx") or {}
     allowed: object = context.get("expected")
     if allowed is None:
-        allowed = {key: value for key, value in context.items() if key in ("ge", "le", "gt", "lt")} or None
+        bounds = ("ge", "le", "gt", "lt", "min_length", "max_length")
+        allowed = {key: value for key, value in context.items() if key in bounds}
+    # Pydantic says what is wanted: "Input should be a valid integer, unable to parse string as an integer".
+    wanted = first["msg"].partition(", ")[0].removeprefix("Input should be ")
+    allowed = allowed or ("a value: it is required" if first["type"] == "missing" else wanted)
     value = None if first["type"] == "missing" else first.get("input")
     return BadFieldError(f"{field}: {first['msg']}.", field=field, value=value, allowed=allowed)
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from search_space.device import arch_of_key
 from search_space.registry import why_not
 from service.api import render, schemas
-from service.api.errors import NotFoundError
+from service.api.routes.params import absent
 from service.jobs.request import CACHES, LAUNCHES
 from service.jobs.submit import problem_record
 from service.jobs.target import auto_device, policy_key, resolve_policy
@@ -260,7 +260,7 @@ def table(s: Session, layer_key: str, device: str, cache: str | None, launch: st
     """What is served at each tuned size of a layer on one device; NotFoundError for an unknown layer."""
     known = problems.of_layer(s, layer_key)
     if not known:
-        raise NotFoundError(f"There is no layer {layer_key}.", field="layer_key", value=layer_key)
+        raise absent("layer", layer_key, "layer_key")
     asked = _device("device", device)
     key = auto_device(s, "device") if asked == AUTO else asked
     if key is None:
@@ -322,7 +322,7 @@ def _word(path: str, value: object, names: tuple[str, ...]) -> str:
 def _members(prefix: str, value: Mapping[str, Any], names: tuple[str, ...]) -> None:
     for name in value:
         if name not in names:
-            shown = f"{prefix}{name[:64]}"
+            shown = prefix + (name[:64] or '""')
             raise FieldError(
                 shown, value[name], f"no such field; there are {', '.join(names)}", nearest_name(name, names)
             )

@@ -22,7 +22,7 @@ _WHY = {
     409: "The state does not allow it, or the first request with this Idempotency-Key is under way.",
     413: "The body is over the limit.",
     415: "The body is not sent as application/json.",
-    422: "A field has a value that is not allowed; the document names the field and the nearest value.",
+    422: "A field or query parameter is unknown or has a value that is not allowed; the document names both.",
     429: "The token has as many open jobs as it may have.",
     500: "A fault of ours; the log has the trace.",
     503: "The database does not answer; Retry-After says when to ask again.",

@@ -37,7 +37,12 @@ def encode_token(kind: str, key: tuple[Key, ...]) -> str:
 
 def decode_token(kind: str, token: str, shape: tuple[type, ...]) -> tuple[Key, ...]:
     """The key in `token`; BadFieldError when it is not one that this list gave out."""
-    wrong = BadFieldError("This page token was not given out by this list.", field="page_token", value=token)
+    wrong = BadFieldError(
+        "This page token was not given out by this list.",
+        field="page_token",
+        value=token,
+        allowed="next_page_token of this list's page before",
+    )
     if len(token) > _MAX_TOKEN:
         raise wrong
     try:

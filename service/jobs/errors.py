@@ -33,7 +33,8 @@ class IllegalMove(JobError):
     """The thing exists, but what was asked is not possible in its state."""
 
     def __init__(self, noun: str, ident: str, state: str, verb: str, allowed: Iterable[str] = ()) -> None:
-        states = ", ".join(allowed)
+        self.allowed = tuple(allowed)
+        states = ", ".join(self.allowed)
         hint = f"; possible in {states}" if states else ""
         super().__init__(f"{noun} {ident} is {state}: cannot {verb} it{hint}")
         self.noun = noun

@@ -254,7 +254,7 @@ def _params(value: object) -> dict[str, tuple[Any, ...]]:
         raise FieldError("params", value, allowed)
     params = {}
     for name, choices in value.items():
-        path = f"params.{name[:64]}"
+        path = "params." + (name[:64] or '""')
         values = _list(path, choices, MOST_VALUES) if isinstance(choices, list) else [choices]
         for index, choice in enumerate(values):
             here = f"{path}[{index}]" if isinstance(choices, list) else path
@@ -278,7 +278,7 @@ def _members(path: str, value: object, names: tuple[str, ...]) -> dict[str, Any]
         raise FieldError(path or "body", value, f"an object with the members {', '.join(names)}")
     for name in value:
         if name not in names:
-            shown = name if isinstance(name, str) and len(name) <= 64 else "..."
+            shown = (name or '""') if isinstance(name, str) and len(name) <= 64 else "..."
             allowed = f"no such field; {path or 'a job'} has {', '.join(names)}"
             dotted = f"{path}.{shown}" if path else shown
             raise FieldError(dotted, value[name], allowed, nearest_name(name, names))

@@ -209,11 +209,12 @@ def _check_params(
         for parameter in get_family(family).parameters(wanted.problem, device):
             known.setdefault(parameter.name, []).append(parameter)
     for name, values in asked.params.items():
-        path = f"params.{name[:64]}"
+        path = "params." + (name[:64] or '""')
         if name not in known:
             listed = ", ".join(known)
             allowed = f"a parameter that can be set here: {listed}"
-            raise FieldError(path, list(values), allowed, nearest_name(name, tuple(known)))
+            given = list(values) if len(values) > 1 else values[0]
+            raise FieldError(path, given, allowed, nearest_name(name, tuple(known)))
         choices = [choice for parameter in known[name] for choice in parameter.choices]
         for value in values:
             if not any(type(value) is type(choice) and value == choice for choice in choices):

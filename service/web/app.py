@@ -41,7 +41,9 @@ def mount(app: FastAPI) -> None:
 async def _to_login(request: Request, _error: Exception) -> Response:
     if request.headers.get("hx-request") == "true":
         # A fragment must not be replaced by the login page; htmx follows this header instead.
-        answer: Response = respond(UnauthorizedError("The login has ended."))
+        answer: Response = respond(
+            UnauthorizedError("The login has ended.", field="Cookie", allowed="a login's cookie")
+        )
         answer.headers["HX-Redirect"] = "/login"
         return answer
     return RedirectResponse("/login", status_code=303)

@@ -138,7 +138,9 @@ def steer_job(
 ) -> Response:
     """A button of a job's page: pause, resume or cancel."""
     if verb not in _MOVES:
-        raise NotFoundError(f"A job cannot be told to {verb[:40]}.", field="path", allowed=list(_MOVES))
+        raise NotFoundError(
+            f"A job cannot be told to {verb[:40]}.", field="path", value=verb, allowed=list(_MOVES)
+        )
     check_csrf(viewer, csrf)
     check_scope(viewer, Scope.SUBMIT)
     number = row_id(job_id, "job")

@@ -6,9 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rooftile.problem.gemm import GEMM_FIELDS
 from starlette.testclient import TestClient
 
 from service.api.body import MAX_BODY_BYTES
+from service.jobs import request
 
 CPU = "cpu-intel-6-85-8c-x86-64-v4"
 GOOD = {"op": "gemm", "m": 8, "n": 4096, "k": 4096, "dtype": "f32"}
@@ -20,6 +24,8 @@ def problem(answer: Any, *statuses: int) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(answer.content, parse_constant=_never)
     assert document["status"] == answer.status_code
     assert document["detail"]
+    assert document["field"]
+    assert document["allowed"] is not None
     return document
 
 
@@ -56,14 +62,14 @@ BAD_PROBLEMS = [
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/best", "/v1/demand"])
 def test_a_wrong_problem_is_refused_by_field(client: TestClient, path: str) -> None:
-    for given, field in BAD_PROBLEMS:
-        body: dict[str, Any] = {"problem": given, "device": CPU}
+    for wrong, field in BAD_PROBLEMS:
+        body: dict[str, Any] = {"problem": wrong, "device": CPU}
         prefix = "problem"
         if path == "/v1/demand":
             body, prefix = {"misses": [body]}, "misses[0].problem"
         document = problem(client.post(path, json=body), 422)
-        assert document["field"] == (f"{prefix}.{field}" if field else prefix), given
-        assert document["allowed"], given
+        assert document["field"] == (f"{prefix}.{field}" if field else prefix), wrong
+        assert document["allowed"], wrong
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/best"])
@@ -190,6 +196,146 @@ def test_every_field_of_a_lookup_is_checked(client: TestClient, body: dict[str, 
 )
 def test_every_query_is_checked(client: TestClient, path: str, field: str) -> None:
     assert problem(client.get(path), 404, 422)["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/jobs?limt=5", "limt", "5"),
+        ("/v1/jobs?limit=5&limit=6", "limit", ["5", "6"]),
+        ("/v1/jobs?state=done&state=done", "state", ["done", "done"]),
+        ("/v1/jobs/1?x=1", "x", "1"),
+        ("/v1/jobs/1/trials?order=newest&state=failed&sort=up", "sort", "up"),
+        ("/v1/jobs/1/events?from=3", "from", "3"),
+        ("/v1/devices?x", "x", ""),
+        (f"/v1/artifacts/{'a' * 64}?download=1", "download", "1"),
+        (f"/v1/layers/{'a' * 64}/table?device=auto&polcy=cold", "polcy", "cold"),
+        ("/v1/releases?" + "y" * 3000 + "=" + "z" * 3000, "y" * 64, "z" * 200 + "..."),
+    ],
+)
+def test_a_query_parameter_that_is_unknown_or_comes_twice_is_refused(
+    client: TestClient, path: str, field: str, value: object
+) -> None:
+    told = problem(client.get(path), 422)
+    assert (told["field"], told["value"]) == (field, value)
+    assert len(told["detail"]) < 300
+
+
+def test_an_unknown_query_parameter_is_told_the_known_ones(client: TestClient) -> None:
+    told = problem(client.get("/v1/jobs?limt=5"), 422)
+    assert told["allowed"] == ["limit", "page_token", "state", "op"]
+    assert told["nearest"] == "limit"
+    assert problem(client.post("/v1/best?level=exact", json={"problem": GOOD}), 422)["field"] == "level"
+    assert problem(client.get("/v1/jobs?=5"), 422)["field"] == '""'
+
+
+def test_who_may_not_ask_is_told_that_first(anonymous: TestClient) -> None:
+    assert problem(anonymous.get("/v1/jobs?limt=5"), 401)["field"] == "Authorization"
+
+
+def test_the_value_is_shown_and_not_only_its_kind(client: TestClient) -> None:
+    def refused(**body: Any) -> dict[str, Any]:
+        return problem(client.post("/v1/jobs", json={"problem": GOOD, "device": CPU, **body}), 422)
+
+    told = refused(params={"nope": 1})
+    assert (told["field"], told["value"]) == ("params.nope", 1)
+    assert told["detail"].startswith("params.nope: 1 is not allowed")
+    assert refused(params={"nope": [1, 2]})["detail"].startswith("params.nope: [1, 2] is not allowed")
+    assert refused(seed={"a": 1})["detail"].startswith("seed: {'a': 1} is not allowed")
+    many = refused(families=["gemm_x86"] * 999)
+    assert many["detail"].startswith("families: ['gemm_x86', ")
+    assert "(a list of 999)" in many["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [
+        ("GET", "/v1/jobs/999", "id"),
+        ("GET", "/v1/jobs/x", "id"),
+        ("GET", "/v1/jobs/999/trials", "id"),
+        ("GET", "/v1/jobs/999/events", "id"),
+        ("GET", "/v1/trials/999", "id"),
+        ("GET", f"/v1/problems/{'a' * 64}", "problem_key"),
+        ("GET", f"/v1/layers/{'a' * 64}/table", "layer_key"),
+        ("GET", f"/v1/artifacts/{'a' * 64}", "sha256"),
+        ("GET", "/v1/jobs?page_token=x", "page_token"),
+        ("GET", "/v1/jobs?limit=x", "limit"),
+        ("GET", f"/v1/jobs?page_token={'x' * 600}", "page_token"),
+        ("POST", "/v1/jobs/999:cancel", "id"),
+        ("POST", "/v1/releases/999:pin", "id"),
+        ("GET", "/v1/nothing", "path"),
+        ("PUT", "/v1/jobs", "method"),
+    ],
+)
+def test_every_refusal_names_field_value_and_what_is_allowed(
+    client: TestClient, method: str, path: str, field: str
+) -> None:
+    told = problem(client.request(method, path), 404, 405, 422)
+    assert told["field"] == field
+    assert told["value"] is not None
+
+
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**400), 10**400)
+    | st.floats()
+    | st.text(st.characters(), max_size=20)
+    | st.sampled_from(
+        ["auto", "gemm", "f32", "sm_80", CPU, "\ud800", "\x00", "x" * 5000, 2**31, 2**63, 1e308]
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+JOB_FIELDS = (*request.FIELDS, "misses", "level", "count", "nonsense")
+
+
+def _put(body: Any, path: list[Any], value: Any) -> Any:
+    """`body` with `value` where `path` leads."""
+    if not path:
+        return value
+    if isinstance(body, dict):
+        return {**body, path[0]: _put(body.get(path[0]), path[1:], value)}
+    return {path[0]: _put(None, path[1:], value)}
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/best", "/v1/demand"])
+@settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_no_body_is_a_fault_of_the_service(client: TestClient, path: str, data: st.DataObject) -> None:
+    """Good bodies with anything in the place of one field, or put beside them: an answer, and never a 500."""
+    body: Any = {"problem": GOOD, "device": CPU}
+    if path == "/v1/demand":
+        body = {"misses": [{**body, "level": "none"}]}
+    where = data.draw(
+        st.lists(st.sampled_from(JOB_FIELDS), min_size=1, max_size=2)
+        | st.tuples(st.just("problem"), st.sampled_from(GEMM_FIELDS)).map(list)
+        | st.just([])
+    )
+    value = data.draw(ANY_JSON)
+    if path == "/v1/demand" and where and data.draw(st.booleans()):
+        body = {"misses": [_put(body["misses"][0], where, value)]}
+    else:
+        body = _put(body, where, value)
+    text = json.dumps(body)
+    if data.draw(st.integers(0, 5)) == 0:  # broken off, or with a key that comes twice
+        text = data.draw(
+            st.sampled_from([text[:-1], text[: len(text) // 2], text.replace("{", '{"m": 1, ', 2)])
+        )
+    media = data.draw(st.sampled_from(["application/json"] * 9 + ["text/plain"]))
+    answer = client.post(path, content=text, headers={"Content-Type": media})
+    assert answer.status_code < 500, text
+    if answer.status_code >= 400:
+        problem(answer, answer.status_code)
+        assert len(answer.content) < 8000
 
 
 def test_an_error_never_grows_with_what_was_sent(client: TestClient) -> None:

@@ -12,8 +12,9 @@ RooftileError
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any, Final
 
 
@@ -32,20 +33,45 @@ MISSING: Final = _Missing()
 
 # Values are echoed into messages and HTTP answers: a hostile 10 MB string must not be.
 _SHOWN_CHARACTERS = 80
+_SHOWN_MEMBERS = 6
+_SHOWN_LEVELS = 3
 
 
 def show_value(value: object) -> str:
-    """How a refused value appears in a message: short, one line, ASCII."""
+    """How a refused value appears in a message: short, one line, ASCII. Of a list or object its first
+    members; where they are not all, its length as well."""
+    text = _shown(value, _SHOWN_LEVELS)
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    if isinstance(value, (dict, list, tuple)):
+        size = f" ({_kind(value)})"
+        return text[: _SHOWN_CHARACTERS - 3 - len(size)] + "..." + size
+    return text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def _shown(value: object, levels: int) -> str:
+    """As show_value, of bounded work but not yet of bounded length."""
     if isinstance(value, _Missing):
         return "missing"
     if isinstance(value, (dict, list, tuple)):
-        kind = "an object" if isinstance(value, dict) else "a list"
-        return f"{kind} of {len(value)}"
+        if value and not levels:
+            return _kind(value)
+        first = itertools.islice(value.items() if isinstance(value, dict) else value, _SHOWN_MEMBERS)
+        if isinstance(value, dict):
+            texts = [f"{_shown(name, 0)}: {_shown(one, levels - 1)}" for name, one in first]
+        else:
+            texts = [_shown(one, levels - 1) for one in first]
+        if len(value) > _SHOWN_MEMBERS:
+            texts.append(f"... ({_kind(value)})")
+        return ("{%s}" if isinstance(value, dict) else "[%s]") % ", ".join(texts)
     try:
-        text = ascii(value)
+        return ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     except (ValueError, RecursionError):  # an integer beyond Python's digit limit
         return f"a {type(value).__name__}"
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def _kind(value: Sized) -> str:
+    return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
 
 
 class FieldError(RooftileError, ValueError):

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from service.api.auth import needs
 from service.api.errors import NotFoundError
 from service.api.openapi import errors
-from service.api.routes.params import Sha256Path, sha256
+from service.api.routes.params import WHERE, Sha256Path, sha256
 from service.api.state import state_of
 from service.store import artifacts
 from service.store.enums import Scope
@@ -42,7 +42,10 @@ def get_artifact(request: Request, digest: Sha256Path) -> Response:
     if data is None:
         why = " Its recipe is known, but bytes are kept of finalists and releases only."
         raise NotFoundError(
-            f"There is no artifact {name}." + (why if known else ""), field="sha256", value=name
+            f"There is no artifact {name}." + (why if known else ""),
+            field="sha256",
+            value=name,
+            allowed=WHERE["artifact"],
         )
     return Bytes(
         data,

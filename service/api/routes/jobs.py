@@ -19,11 +19,10 @@ from service.api.errors import (
     BadFieldError,
     ConflictError,
     ForbiddenError,
-    NotFoundError,
     TooManyError,
 )
 from service.api.openapi import errors, request_body
-from service.api.routes.params import MAX_ID, IdPath, LimitQuery, TokenQuery, one_of, row_id
+from service.api.routes.params import MAX_ID, IdPath, LimitQuery, TokenQuery, absent, one_of, row_id
 from service.api.state import AppState, state_of
 from service.bus import Kind
 from service.jobs.control import cancel, pause, resume
@@ -105,6 +104,7 @@ def _idempotency_key(text: str | None) -> str | None:
             "Idempotency-Key has to be 1 to 200 printable ASCII characters.",
             field="Idempotency-Key",
             value=text,
+            allowed="1 to 200 printable ASCII characters",
         )
     return text.strip()
 
@@ -120,6 +120,7 @@ def _create(s: Session, principal: Principal, key: str | None, body: dict[str, A
                     "The first request with this Idempotency-Key is still being answered.",
                     field="Idempotency-Key",
                     value=key,
+                    allowed="the same request again, when the first has its answer",
                     headers={"Retry-After": "1"},
                 )
             return dict(before.response)
@@ -130,6 +131,7 @@ def _create(s: Session, principal: Principal, key: str | None, body: dict[str, A
             raise TooManyError(
                 f"This token has {MOST_OPEN_JOBS} open jobs; wait for one to end, or cancel one.",
                 field="Authorization",
+                value={"open_jobs": open_jobs},
                 allowed={"open_jobs": MOST_OPEN_JOBS},
                 headers={"Retry-After": "30"},
             )
@@ -195,7 +197,7 @@ def get_job(request: Request, job_id: IdPath) -> schemas.Job:
 def existing(s: Session, job_id: int) -> JobRecord:
     job = jobs.get(s, job_id)
     if job is None:
-        raise NotFoundError(f"There is no job {job_id}.", field="id", value=job_id)
+        raise absent("job", job_id)
     return job
 
 

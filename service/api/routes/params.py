@@ -35,18 +35,35 @@ TokenQuery = Annotated[
 ]
 
 
+WHERE = {
+    "job": "the id of a job: GET /v1/jobs lists them",
+    "trial": "the id of a trial: GET /v1/jobs/{id}/trials lists a job's",
+    "release": "the release_id of a release: GET /v1/releases lists them",
+    "problem": "the problem_key of a problem that was asked for: a job or release names it",
+    "layer": "the layer_key of a problem that was asked for: a job or release names it",
+    "artifact": "the sha256 of an artifact that is kept: a release names its own",
+}
+"""Thing -> what names one, and where that is to be found."""
+
+
+def absent(what: str, name: object, field: str = "id") -> NotFoundError:
+    """There is no such thing, and where to look for those that there are."""
+    shown = str(name)[:70]
+    return NotFoundError(f"There is no {what} {shown}.", field=field, value=name, allowed=WHERE[what])
+
+
 def row_id(text: str, what: str) -> int:
     """The id in a path; what cannot be one is simply not there."""
     if text.isascii() and text.isdecimal() and len(text) <= 19 and 0 < int(text) <= MAX_ID:
         return int(text)
-    raise NotFoundError(f"There is no {what} {text[:40]}.", field="id", value=text)
+    raise absent(what, text)
 
 
 def sha256(text: str, what: str, field: str) -> str:
     """The hash in a path, in lower case."""
     if len(text) == 64 and all(letter in "0123456789abcdef" for letter in text):
         return text
-    raise NotFoundError(f"There is no {what} {text[:70]}.", field=field, value=text)
+    raise absent(what, text, field)
 
 
 def plain(text: str | None, field: str, most: int = 200) -> str | None:
@@ -55,7 +72,10 @@ def plain(text: str | None, field: str, most: int = 200) -> str | None:
         return None
     if len(text) > most or not text.isprintable():
         raise BadFieldError(
-            f"{field} has to be a printable text of at most {most} characters.", field=field, value=text
+            f"{field} has to be a printable text of at most {most} characters.",
+            field=field,
+            value=text,
+            allowed=f"a printable text of at most {most} characters",
         )
     return text
 

@@ -12,9 +12,8 @@ from starlette.requests import Request
 from service.api import lookup, render, schemas
 from service.api.auth import needs
 from service.api.body import json_object
-from service.api.errors import NotFoundError
 from service.api.openapi import errors, request_body
-from service.api.routes.params import MAX_ID, IdPath, Sha256Path, plain, row_id, sha256
+from service.api.routes.params import MAX_ID, IdPath, Sha256Path, absent, plain, row_id, sha256
 from service.api.state import state_of
 from service.jobs.releases import pin, publish_candidate, rollback, unpin, withdraw
 from service.store import problems, releases
@@ -91,7 +90,7 @@ def get_problem(request: Request, key: Sha256Path) -> schemas.ProblemOut:
     with state_of(request).database.read() as s:
         row = problems.get(s, name)
         if row is None:
-            raise NotFoundError(f"There is no problem {name}.", field="problem_key", value=name)
+            raise absent("problem", name, "problem_key")
         return lookup.problem(row, releases.for_problem(s, name))
 
 
@@ -125,7 +124,7 @@ def _steer(request: Request, release_id: str, decide: Decide) -> schemas.Release
     with database.read() as s:
         row = releases.get(s, number)
     if row is None:
-        raise NotFoundError(f"There is no release {number}.", field="id", value=number)
+        raise absent("release", number)
     return render.release(row)
 
 

@@ -11,9 +11,8 @@ from starlette.requests import Request
 
 from service.api import pages, render, schemas
 from service.api.auth import needs
-from service.api.errors import NotFoundError
 from service.api.openapi import errors
-from service.api.routes.params import IdPath, LimitQuery, TokenQuery, one_of, row_id
+from service.api.routes.params import IdPath, LimitQuery, TokenQuery, absent, one_of, row_id
 from service.api.state import state_of
 from service.store import jobs, trials
 from service.store.enums import Scope, TrialState
@@ -48,7 +47,7 @@ def list_trials(
     wanted = one_of(state, tuple(str(state) for state in TrialState), "state")
     with state_of(request).database.read() as s:
         if jobs.get(s, number) is None:
-            raise NotFoundError(f"There is no job {number}.", field="id", value=number)
+            raise absent("job", number)
         return page_of_trials(s, number, how, wanted, limit, page_token)
 
 
@@ -87,7 +86,7 @@ def get_trial(request: Request, trial_id: IdPath) -> schemas.TrialDetail:
 def trial_detail(s: Session, trial_id: int) -> schemas.TrialDetail:
     row = trials.detail(s, trial_id)
     if row is None:
-        raise NotFoundError(f"There is no trial {trial_id}.", field="id", value=trial_id)
+        raise absent("trial", trial_id)
     job, problem = jobs.get(s, row.trial.job_id), jobs.problem(s, row.trial.job_problem_id)
     return render.trial_detail(
         row,

@@ -78,7 +78,7 @@ def members(field: str, value: object, names: Iterable[str], otherwise: str = ""
     prefix = f"{field}." if field else ""
     for name in value:
         if not isinstance(name, str) or name not in names:
-            shown = name if isinstance(name, str) and len(name) <= 64 else "..."
+            shown = (name or '""') if isinstance(name, str) and len(name) <= 64 else "..."
             raise FieldError(
                 f"{prefix}{shown}",
                 value[name],
