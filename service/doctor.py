@@ -23,6 +23,7 @@ from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
 from service.bus.broker import broker_info, eviction_warning
+from service.bus.lockholder import lock_holder
 from service.compilers import HOW_TO_GET_ONE, NVRTC_EXTRA, compilers, none_found
 from service.errors import OperationError
 from service.paths import (
@@ -203,6 +204,8 @@ def _home(settings: Settings) -> Check:
     found = f"{home.root} (mode {mode:04o})"
     if holder is not None:
         found += f", `rooftile {holder.command}` runs as process {holder.pid}"
+    if holder is not None and holder.ailments:
+        return Check("home", State.NOTE, f"{found}: {' '.join(holder.ailments)}", f"See {home.logs}.")
     if mode & 0o077:
         return Check("home", State.NOTE, found, f"Others may read it: `chmod 700 {home.root}`.")
     return Check("home", State.OK, found)
@@ -270,7 +273,12 @@ def _broker(settings: Settings) -> Check:
 def _locks(_settings: Settings) -> Check:
     folder = host_lock_dir()
     os.close(open_lock_file(folder / "doctor.lock"))
-    return Check("locks", State.OK, f"{folder}, shared by all users of this host")
+    found = f"{folder}, shared by all users of this host"
+    for path in sorted(folder.glob("device-*.lock")):
+        holder = lock_holder(path)
+        if holder is not None:
+            found += f"; {path.stem.removeprefix('device-')} is measured on by {holder}"
+    return Check("locks", State.OK, found)
 
 
 def _port(settings: Settings) -> Check:

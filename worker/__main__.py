@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ from worker.measure.roof import device_roof
 from worker.measure.session import MeasureSession
 from worker.measure.tools import build_tools
 from worker.measuring import MeasureWorker
-from worker.ownership import own_device
+from worker.ownership import DeviceOwnership, wait_for_device
 
 _log = structlog.get_logger("rooftile.worker")
 
@@ -49,6 +50,11 @@ def main(argv: list[str] | None = None) -> int:
     compiling.add_argument(
         "--jobs", type=int, default=None, help="compilers at once (default: by CPUs and memory)"
     )
+    compiling.add_argument(
+        "--without-c",
+        action="store_true",
+        help="a C compiler is not needed: trials for CPUs then end by name",
+    )
     kinds.add_parser("emulate", help="prove CUDA schedules in the emulator; needs no GPU")
     measuring = kinds.add_parser("measure", help="verify and time on one device")
     measuring.add_argument("--device", default="auto", help="key of the device; auto is this machine's CPU")
@@ -61,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         database = Database(settings.database_url, name=f"rooftile {options.kind}")
         database.ping()
         if options.kind == "compile":
-            return _compile(settings, database, home, options.jobs)
+            return _compile(settings, database, home, options.jobs, without_c=options.without_c)
         if options.kind == "emulate":
             return _emulate(settings, database, home)
         return _measure(settings, database, home, options.device)
@@ -107,15 +113,17 @@ def _run(
     return 0
 
 
-def _compile(settings: Settings, database: Database, home: Path, jobs: int | None) -> int:
-    archs = archs_here(alone=settings.embedded)
+def _compile(settings: Settings, database: Database, home: Path, jobs: int | None, *, without_c: bool) -> int:
+    archs = archs_here(alone=settings.embedded, without_c=without_c)
     keeper = Keeper(database, WorkerKind.COMPILE)
     slots = jobs or compile_slots()
     named = _c_compiler()
     keeper.data = {"compiler": named, "slots": slots, "archs": list(archs)}
     clean_scratch(home)
     doorbell = Doorbell(settings)
-    worker = CompileWorker(database, HostGate(), doorbell, keeper, home, slots=jobs, archs=archs)
+    worker = CompileWorker(
+        database, HostGate(), doorbell, keeper, home, slots=jobs, archs=archs, without_c=without_c
+    )
     _log.info("compiling", compiler=named, slots=slots, archs=archs)
     try:
         return _run(worker, settings, "compile", queue_of(Kind.COMPILE), keeper)
@@ -162,11 +170,11 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
     keeper = Keeper(database, WorkerKind.MEASURE, key)
     gate = HostGate()
     doorbell = Doorbell(settings)
-    ownership = own_device(database, keeper, key)
+    device = local_device()
+    record = DeviceRecord(key=key, name=cpu.name, kind="cpu", arch=cpu.arch, data=device.to_json())
+    database.run(lambda s: devices.upsert(s, record))
+    ownership = _own(database, keeper, key)
     try:
-        device = local_device()
-        record = DeviceRecord(key=key, name=cpu.name, kind="cpu", arch=cpu.arch, data=device.to_json())
-        database.run(lambda s: devices.upsert(s, record))
         with gate.shared():
             tools = build_tools(cpu.arch, home)
         with MeasureSession(key, tools=tools) as session:
@@ -184,9 +192,9 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
 def _measure_gpu(settings: Settings, database: Database, home: Path, gpu: LocalGpu) -> int:
     keeper = Keeper(database, WorkerKind.MEASURE, gpu.key, uuid=gpu.uuid)
     doorbell = Doorbell(settings)
-    ownership = own_device(database, keeper, gpu.key, uuid=gpu.uuid)
+    database.run(lambda s: devices.upsert(s, gpu.record()))
+    ownership = _own(database, keeper, gpu.key, gpu.uuid)
     try:
-        database.run(lambda s: devices.upsert(s, gpu.record()))
         with gpu.session() as session:
             session.open()  # a device that is not fit is told at once
             keeper.data = {"uuid": gpu.uuid, "name": gpu.identity.name}
@@ -196,6 +204,19 @@ def _measure_gpu(settings: Settings, database: Database, home: Path, gpu: LocalG
     finally:
         doorbell.close()
         ownership.close()
+
+
+def _own(database: Database, keeper: Keeper, key: str, uuid: str | None = None) -> DeviceOwnership:
+    """The device, as soon as nobody else has it. SIGTERM ends the waiting, in a container's first process
+    too, which would not see it without a handler."""
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    try:
+        return wait_for_device(database, keeper, key, uuid=uuid)
+    except BaseException:
+        keeper.stop()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

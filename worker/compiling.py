@@ -55,19 +55,20 @@ class Task:
     """What an emulated verdict of it depends on; None where nothing is emulated."""
 
 
-def archs_here(*, alone: bool) -> tuple[str, ...]:
+def archs_here(*, alone: bool, without_c: bool = False) -> tuple[str, ...]:
     """What this machine's worker takes claims for. Raises CompilerMissingError where that is nothing.
 
     `alone`: no other machine compiles. Then CUDA archs are taken without an NVRTC too: their trials end as
-    compiler_missing with a sentence that says how to get one, rather than wait for ever.
+    compiler_missing with a sentence that says how to get one, rather than wait for ever. So do trials for
+    CPUs without a C compiler, where the worker goes on `without_c`; else it is what it cannot work without.
     """
     cuda = tuple(arch for arch in ARCHS if is_cuda(arch)) if alone else cuda_archs_here()
     try:
         find_compiler()
     except CompilerMissingError:
-        if alone or not cuda:
+        if not cuda_archs_here() or (alone and not without_c):
             raise
-        return cuda
+        return X86_ARCHS + cuda if alone else cuda
     return X86_ARCHS + cuda
 
 
@@ -85,9 +86,11 @@ class CompileWorker:
         slots: int | None = None,
         root: Path | None = None,
         archs: Sequence[str] = ARCHS,
+        without_c: bool = False,
     ) -> None:
         """`root` is where templates lie (default: kernels/ of this installation)."""
         self._archs = tuple(archs)
+        self._without_c = without_c
         self._database = database
         self._gate = gate
         self._doorbell = doorbell
@@ -153,9 +156,9 @@ class CompileWorker:
             try:
                 return compile_kernel(task.build, home=self._home, root=self._root)
             except CompilerMissingError as error:
-                if not is_cuda(task.build.arch):
+                if not (is_cuda(task.build.arch) or self._without_c):
                     raise
-                # The C compiler, which the rest of the work needs, is still there.
+                # What the rest of the work needs is still there.
                 raise CompileFailure(TrialReason.COMPILER_MISSING, str(error), {}) from None
 
         return build

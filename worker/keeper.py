@@ -124,6 +124,12 @@ class Keeper:
             kind, claim = single
             self._database.run(lambda s: kind.release(s, claim))
 
+    def waits(self, for_what: str) -> None:
+        """Report, before `start`, that this worker cannot begin yet, and why. It holds no lease."""
+        data = {**self.data, "waits_for": for_what}
+        me = (self.owner, self.kind, self.host, os.getpid(), self.device_key, WorkerState.WAITING, data)
+        self._guarded(lambda: self._database.run(lambda s: workers.heartbeat(s, *me)))
+
     # -- life -------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -244,7 +244,7 @@ def device(row: DeviceRecord) -> schemas.Device:
         roof=_object(row.roof),
         roof_at=row.roof_at,
         state=str(row.state),
-        reason=row.reason,
+        reason=row.reason or row.waits_for,
         connected=row.connected,
         last_seen_at=row.last_seen_at,
     )

@@ -66,7 +66,8 @@ def _tune(options: tune_args.Options) -> int:
         command="tune",
         api=None,
         # Nobody's device is asked for: nothing to measure, and no roof to wait for.
-        devices=() if arch_of(options.body) is not None else devices_of(options.body),
+        devices=() if arch is not None else devices_of(options.body),
+        cuda_only=arch in CUDA_ARCHS,
         surface=lambda name, text: view.say(f"{name}: {text}"),
     )
     database = Database(settings.database_url, name="rooftile tune")
@@ -182,8 +183,11 @@ class _Run:
         while not self._stop.stop_requested:
             self._hands.poll()
             with self._database.read() as s:
-                if wanted <= {device.key for device in devices.connected(s)}:
-                    return
+                known = [device for device in devices.listing(s) if device.key in wanted]
+            if wanted == {device.key for device in known if device.connected}:
+                return
+            if any(device.waits_for for device in known):  # its worker says for whom
+                deadline = time.monotonic() + DEVICE_READY_S
             if time.monotonic() > deadline:
                 raise OperationError(self._late())
             time.sleep(POLL_S)

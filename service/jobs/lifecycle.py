@@ -115,6 +115,9 @@ def _wait(s: Session, job: JobRecord, todo: Sequence[JobProblemRecord]) -> None:
         jobs.move(s, job.id, JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE, _out_of_service(out[0]))
         return
     text = f"No worker for {', '.join(keys)} is connected."
+    others = [one.waits_for for one in known.values() if one is not None and one.waits_for]
+    if others:
+        text = f"The device is somebody else's now: {others[0]}"
     jobs.move(s, job.id, JobState.WAITING, JobReason.NO_DEVICE, text)
 
 

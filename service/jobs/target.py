@@ -75,7 +75,8 @@ def device_arch(s: Session, key: str, path: str) -> str:
 def auto_device(s: Session, path: str) -> str | None:
     """The only GPU; without a GPU this CPU; None where there is neither. FieldError with the list where
     several could be meant."""
-    connected = devices.connected(s)
+    # One that a worker waits for is the only GPU too: better later there than now on the CPU.
+    connected = [device for device in devices.listing(s) if device.connected or device.waits_for]
     gpus = [device.key for device in connected if device.kind == "gpu"]
     if gpus:
         return _only(gpus, path)

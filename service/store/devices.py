@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from . import clock
-from .enums import DeviceState, WorkerKind
+from .enums import DeviceState, WorkerKind, WorkerState
 from .errors import NotFound
 from .models import Device, Worker
 from .records import DeviceRecord, Json
@@ -33,13 +33,13 @@ def upsert(s: Session, device: DeviceRecord) -> None:
 
 def get(s: Session, key: str) -> DeviceRecord | None:
     row = s.get(Device, key, populate_existing=True)
-    return None if row is None else _record(row, _reporting(s))
+    return None if row is None else _record(row, _reports(s))
 
 
 def listing(s: Session) -> list[DeviceRecord]:
     """All, connected ones first."""
-    reporting = _reporting(s)
-    found = [_record(row, reporting) for row in s.scalars(select(Device).order_by(Device.key))]
+    reports = _reports(s)
+    found = [_record(row, reports) for row in s.scalars(select(Device).order_by(Device.key))]
     return sorted(found, key=lambda device: not device.connected)
 
 
@@ -69,13 +69,23 @@ def _change(s: Session, key: str, **columns: object) -> None:
         raise NotFound("device", key)
 
 
-def _reporting(s: Session) -> set[str]:
+def _reports(s: Session) -> dict[str, str]:
+    """Devices that a measure worker reported for lately: "" where one has it, else what they wait for."""
     since = clock.now(s) - timedelta(seconds=ALIVE_S)
-    query = select(Worker.device_key).where(Worker.kind == WorkerKind.MEASURE, Worker.heartbeat_at >= since)
-    return {key for key in s.scalars(query) if key is not None}
+    query = select(Worker.device_key, Worker.state, Worker.data)
+    query = query.where(Worker.kind == WorkerKind.MEASURE, Worker.heartbeat_at >= since)
+    found: dict[str, str] = {}
+    for key, state, data in s.execute(query):
+        if key is None:
+            continue
+        if state is not WorkerState.WAITING:
+            found[key] = ""
+        else:
+            found.setdefault(key, str(data.get("waits_for")))
+    return found
 
 
-def _record(row: Device, reporting: set[str]) -> DeviceRecord:
+def _record(row: Device, reports: dict[str, str]) -> DeviceRecord:
     return DeviceRecord(
         key=row.key,
         name=row.name,
@@ -87,5 +97,6 @@ def _record(row: Device, reporting: set[str]) -> DeviceRecord:
         state=row.state,
         reason=row.reason,
         last_seen_at=row.last_seen_at,
-        connected=row.state is DeviceState.AVAILABLE and row.key in reporting,
+        connected=row.state is DeviceState.AVAILABLE and reports.get(row.key) == "",
+        waits_for=reports.get(row.key, ""),
     )

@@ -283,6 +283,7 @@ class WorkerState(Word):
     IDLE = "idle", "It found nothing to claim."
     BUSY = "busy", "It is doing what it claimed."
     STOPPING = "stopping", "It finishes and claims nothing more."
+    WAITING = "waiting", "It cannot begin: somebody else has its device."
 
 
 class EventKind(Word):

@@ -83,7 +83,9 @@ class DeviceRecord:
     reason: str = ""
     last_seen_at: datetime | None = None
     connected: bool = False
-    """A worker for it reported lately and it is in service."""
+    """A worker that has it reported lately, and it is in service."""
+    waits_for: str = ""
+    """Who else has it, where the worker for it waits."""
 
 
 @dataclass(frozen=True)

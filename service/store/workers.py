@@ -28,7 +28,7 @@ def heartbeat(
     state: WorkerState,
     data: Json | None = None,
 ) -> None:
-    """Says that a worker lives and what it does; touches its device too."""
+    """Says that a worker lives and what it does; touches its device too, unless it waits for that."""
     now = clock.now(s)
     told = {
         "kind": kind,
@@ -40,7 +40,7 @@ def heartbeat(
         "heartbeat_at": now,
     }
     upsert(s, Worker, {"id": worker_id, "started_at": now, **told}, key=["id"], update=told)
-    if device_key is not None:
+    if device_key is not None and state is not WorkerState.WAITING:
         changed(s, update(Device).where(Device.key == device_key).values(last_seen_at=now))
 
 

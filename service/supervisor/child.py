@@ -18,20 +18,24 @@ from service.supervisor.logfile import LogFile
 
 # A child that lived this long was well: its next death starts the count anew.
 WELL_S = 20.0
-# One that ended by itself, with an exit code, found that it cannot work. That takes a measure worker on a
-# loaded machine a start and 15 s of waiting for its device in vain; with 20 s it would wait for ever.
+# One that ended by itself, with an exit code, found that it cannot work: on a loaded machine that takes a
+# measure worker its start and a long look at its device.
 WELL_BEFORE_EXIT_S = 60.0
 QUICK_DEATHS = 5
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 5.0
+# After so many quick deaths, where the rest can go on without it: somebody may mend what ails it.
+AILING_FIRST_S = 60.0
+AILING_MOST_S = 600.0
 
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What to start. `name` is the name of its log file."""
+    """What to start. `name` is the name of its log file. With `needed` nothing goes on without it."""
 
     name: str
     argv: tuple[str, ...]
+    needed: bool = True
 
 
 class Child:
@@ -49,6 +53,8 @@ class Child:
     ) -> None:
         self.spec = spec
         self.restarts = 0
+        self.ailment: str | None = None
+        """Why it cannot live, while it is only tried again now and then."""
         self._environment = dict(environment)
         self._log_path = logs / f"{spec.name}.log"
         self._log = LogFile(self._log_path)
@@ -85,7 +91,8 @@ class Child:
     def poll(self) -> int | None:
         """Notice a death and restart when it is time. Returns the pid that died just now, if one did.
 
-        Raises ChildGaveUpError when the process died young several times in a row.
+        A process that died young several times in a row ends everything where it is needed: ChildGaveUpError.
+        Any other is started again after minutes, and `ailment` says why.
         """
         process = self._process
         if process is None:
@@ -96,6 +103,9 @@ class Child:
                 self.start()
             return None
         if process.poll() is None:
+            if self.ailment is not None and time.monotonic() - self._started >= WELL_BEFORE_EXIT_S:
+                self.ailment, self._quick_deaths = None, 0
+                self._surface(self.spec.name, "is well again")
             return None
         self._kill_group(process.pid)  # what it started must not outlive it
         lived_s = time.monotonic() - self._started
@@ -103,8 +113,15 @@ class Child:
         self._quick_deaths = self._quick_deaths + 1 if lived_s < well_s else 0
         if self._reader is not None:
             self._reader.join(1.0)
-        if self._quick_deaths >= QUICK_DEATHS:
-            raise ChildGaveUpError(self._obituary(process.returncode))
+        beyond = self._quick_deaths - QUICK_DEATHS
+        if beyond >= 0:
+            self.ailment = self._obituary(process.returncode)
+            if self.spec.needed:
+                raise ChildGaveUpError(self.ailment)
+            pause_s = min(AILING_MOST_S, AILING_FIRST_S * 2 ** min(beyond, 10))
+            self._restart_at = time.monotonic() + pause_s
+            self._surface(self.spec.name, f"{self.ailment} It is tried again in {pause_s:.0f} s.")
+            return process.pid
         pause_s = min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2 ** max(0, self._quick_deaths - 1))
         self._restart_at = time.monotonic() + pause_s
         last = self.last_words()

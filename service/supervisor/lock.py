@@ -20,6 +20,8 @@ class Running:
     command: str
     database_url: str
     url: str | None
+    ailments: tuple[str, ...] = ()
+    """Of children that cannot live, a sentence each."""
 
 
 class HomeLock:
@@ -97,6 +99,7 @@ def running(home: Home) -> Running | None:
             command=str(data["command"]),
             database_url=str(data["database_url"]),
             url=data["url"],
+            ailments=tuple(map(str, data.get("ailments", ()))),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from service.compilers import need_compiler
+from service.errors import OperationError
 from service.paths import Home, prepare_home
 from service.settings import Settings
 from service.store.database import Database
@@ -34,7 +35,8 @@ class Supervisor:
     """Home lock, schema, token and children. Create, `start()` and `poll()` in the main thread only.
 
     `api` is (host, port), or None for a foreground `tune`, which needs nobody to answer HTTP. Without
-    `workers` there is only the API: results can be looked at where nothing can be compiled.
+    `workers` there is only the API: results can be looked at where nothing can be compiled. With `cuda_only`
+    nothing will be compiled for CPUs, and a C compiler is not asked for.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Supervisor:
         api: tuple[str, int] | None,
         devices: Sequence[str] | None = None,
         workers: bool = True,
+        cuda_only: bool = False,
         surface: Callable[[str, str], None] = _print_line,
     ) -> None:
         self.settings = settings
@@ -57,12 +60,16 @@ class Supervisor:
         self.children: list[Child] = []
         self._api = api
         self._workers = workers
+        # A machine that only measures GPUs has NVRTC, and mostly no C compiler.
+        gpus_only = bool(self.devices) and all(key.startswith("gpu-") for key in self.devices)
+        self._without_c = cuda_only or gpus_only
         self._command = command
         self._surface = surface
         self._database = Database(settings.database_url, name="rooftile supervisor")
         self._lock = HomeLock(self.home)
         self._stop = threading.Event()
         self._starting = False
+        self._described: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Everything in order of what can go wrong; on any error nothing of it is left behind."""
@@ -85,8 +92,7 @@ class Supervisor:
         return True
 
     def _start(self) -> None:
-        # A machine that only measures GPUs has NVRTC, and mostly no C compiler.
-        if self._workers and not (self.devices and all(key.startswith("gpu-") for key in self.devices)):
+        if self._workers and not self._without_c:
             need_compiler()
         if self._api is not None:
             host, port = self._api
@@ -104,12 +110,22 @@ class Supervisor:
 
     def poll(self) -> None:
         """Look after the home and the children once. Raises HomeError when the home is gone, ChildGaveUpError
-        when a child cannot be kept alive."""
+        when a child cannot be kept alive that nothing goes on without."""
         self._lock.check()
         for child in self.children:
             died = child.poll()
             if died is not None:
                 self._give_back(died)
+        ailments = self._ailments()
+        if ailments != self._described:
+            self._described = ailments
+            try:
+                self._lock.describe(self._me())
+            except OperationError as error:  # as on a full disk; what is served is served without
+                self._surface("supervisor", str(error))
+
+    def _ailments(self) -> tuple[str, ...]:
+        return tuple(child.ailment for child in self.children if child.ailment is not None)
 
     def _give_back(self, pid: int) -> None:
         """What a dead child held is free at once, instead of when its leases run out."""
@@ -167,21 +183,25 @@ class Supervisor:
         self._lock.release()
 
     def _me(self) -> Running:
-        return Running(os.getpid(), self._command, self.settings.database_url, self.url)
+        return Running(os.getpid(), self._command, self.settings.database_url, self.url, self._ailments())
 
     def _specs(self) -> Iterator[ChildSpec]:
+        # Where there is an API, clients go on being served whatever becomes of the others; a `tune` in the
+        # foreground has nothing to do without one of them.
+        needed = self._api is None
         python = (sys.executable, "-m")
         if self._api is not None:
             host, port = self._api
-            yield ChildSpec("api", (*python, "service.api", "--host", host, "--port", str(port)))
+            yield ChildSpec("api", (*python, "service.api", "--host", host, "--port", str(port)), needed=True)
         if not self._workers:
             return
-        yield ChildSpec("search", (*python, "service.search"))
-        yield ChildSpec("compile", (*python, "worker", "compile"))
-        yield ChildSpec("emulate", (*python, "worker", "emulate"))
+        yield ChildSpec("search", (*python, "service.search"), needed)
+        without_c = ("--without-c",) if self._without_c else ()
+        yield ChildSpec("compile", (*python, "worker", "compile", *without_c), needed)
+        yield ChildSpec("emulate", (*python, "worker", "emulate"), needed)
         for one in self._measured:
             name = f"measure-{one.key}" if self.devices.count(one.key) == 1 else f"measure-{one.asked_by}"
-            yield ChildSpec(name, (*python, "worker", "measure", "--device", one.asked_by))
+            yield ChildSpec(name, (*python, "worker", "measure", "--device", one.asked_by), needed)
 
     def _environment(self) -> dict[str, str]:
         # The admin token stays with us: workers run candidate kernels, and the API knows its hash.

@@ -165,6 +165,22 @@ def test_auto_is_the_only_gpu_and_with_several_the_list(database: Database) -> N
     assert DEVICE not in caught.value.allowed
 
 
+def test_auto_is_a_gpu_that_somebody_else_has_rather_than_the_cpu(database: Database) -> None:
+    connect(database)
+    with database.begin() as s:
+        devices.upsert(s, DeviceRecord(key=GPU, name="GPU", kind="gpu", arch="sm_90a"))
+        data = {"waits_for": "Process 12 has it."}
+        workers.heartbeat(s, "w", WorkerKind.MEASURE, "h", 1, GPU, WorkerState.WAITING, data)
+    with database.read() as s:
+        found = devices.get(s, GPU)
+        assert target.auto_device(s, "device") == GPU
+    assert found is not None
+    assert (found.connected, found.waits_for) == (False, "Process 12 has it.")
+    gpu(database, GPU)  # another worker of ours has one of the same key
+    with database.read() as s:
+        assert GPU in {device.key for device in devices.connected(s)}
+
+
 def test_an_unknown_device_waits(database: Database) -> None:
     connect(database)
     job = post(database, target={"device": OTHER_DEVICE})

@@ -17,9 +17,11 @@ import pytest
 
 import service.supervisor.child as child_module
 import service.supervisor.logfile as logfile_module
+from service import doctor
 from service.errors import ChildGaveUpError, HomeInUseError, PortTakenError
 from service.paths import Home, prepare_home
-from service.supervisor import HomeLock, Running, setup
+from service.settings import Settings
+from service.supervisor import HomeLock, Running, Supervisor, setup
 from service.supervisor.child import Child, ChildSpec
 from service.supervisor.lock import running
 from service.supervisor.logfile import LogFile
@@ -34,9 +36,9 @@ def home(tmp_path: Path) -> Home:
 def make(home: Home) -> Iterator[Callable[[str], Child]]:
     made: list[Child] = []
 
-    def build(code: str, told: list[str] | None = None) -> Child:
+    def build(code: str, told: list[str] | None = None, *, needed: bool = True) -> Child:
         lines: list[str] = [] if told is None else told
-        spec = ChildSpec("probe", (sys.executable, "-c", code))
+        spec = ChildSpec("probe", (sys.executable, "-c", code), needed)
         child = Child(spec, os.environ, home.logs, lambda name, text: lines.append(f"{name}: {text}"))
         made.append(child)
         return child
@@ -52,6 +54,14 @@ def _poll_until(child: Child, condition: Callable[[], bool], seconds: float = 10
     while not condition():
         assert time.monotonic() < deadline
         child.poll()
+        time.sleep(0.02)
+
+
+def _poll_on(supervisor: Supervisor, before: Callable[[], None] = lambda: None) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        before()
+        supervisor.poll()
         time.sleep(0.02)
 
 
@@ -118,6 +128,84 @@ def test_one_that_is_killed_after_a_while_is_started_again_but_one_that_keeps_en
     ending.start()
     with pytest.raises(ChildGaveUpError, match="somebody else has the device"):
         _poll_until(ending, lambda: False)
+
+
+def test_one_that_the_rest_can_do_without_is_tried_again_now_and_then(
+    make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(child_module, "BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(child_module, "BACKOFF_MOST_S", 0.02)
+    monkeypatch.setattr(child_module, "AILING_FIRST_S", 0.5)
+    told: list[str] = []
+    mended = tmp_path / "mended"
+    code = (
+        f"import pathlib, sys, time; pathlib.Path({str(mended)!r}).exists() or sys.exit('no moon');"
+        "time.sleep(60)"
+    )
+    child = make(code, told, needed=False)
+    child.start()
+    _poll_until(child, lambda: child.ailment is not None)
+    assert child.ailment is not None
+    assert "no moon" in child.ailment
+    assert child.ailment in told[-1]
+    restarts = child.restarts
+    ailing_since = time.monotonic()
+    _poll_until(child, lambda: child.restarts > restarts)
+    assert time.monotonic() - ailing_since >= 0.4  # and not as fast as before
+    mended.touch()
+    monkeypatch.setattr(child_module, "WELL_BEFORE_EXIT_S", 0.5)
+    _poll_until(child, lambda: child.ailment is None)
+    assert told[-1] == "probe: is well again"
+    assert child.pid is not None
+
+
+def test_a_service_goes_on_without_a_worker_that_cannot_live_and_a_command_does_not(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(child_module, "BACKOFF_MOST_S", 0.02)
+    monkeypatch.setattr(child_module, "QUICK_DEATHS", 2)
+    settings = Settings(home=home.root, database_url=f"sqlite:///{home.root}/r.db")
+    told: list[str] = []
+    # No machine has this device, so its worker ends at once, each time.
+    nobody = "cpu-test-1-1-1c-x86-64-v3"
+    serving = Supervisor(
+        settings, command="serve", api=("127.0.0.1", 0), devices=(nobody,),
+        surface=lambda name, text: told.append(f"{name}: {text}"),
+    )  # fmt: skip
+    serving.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := running(home)) or not found.ailments:
+            assert time.monotonic() < deadline, told
+            serving.poll()
+            time.sleep(0.02)
+        assert nobody in found.ailments[0]
+        assert [child.spec.name for child in serving.children if child.ailment] == [f"measure-{nobody}"]
+        check = doctor._home(settings)
+        assert check.state is doctor.State.NOTE
+        assert nobody in check.found
+    finally:
+        serving.stop()
+    tuning = Supervisor(settings, command="tune", api=None, devices=(nobody,))
+    assert all(spec.needed for spec in tuning._specs())
+    tuning.stop()
+
+
+def test_an_api_that_cannot_live_ends_the_service(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(child_module, "BACKOFF_MOST_S", 0.02)
+    settings = Settings(home=home.root, database_url=f"sqlite:///{home.root}/r.db")
+    serving = Supervisor(
+        settings, command="serve", api=("127.0.0.1", 0), workers=False, surface=lambda *_: None
+    )
+    serving.start()
+    try:
+        (api,) = serving.children
+        with pytest.raises(ChildGaveUpError, match="api"):
+            _poll_on(serving, lambda: None if api.pid is None else os.kill(api.pid, signal.SIGKILL))
+    finally:
+        serving.stop()
 
 
 def test_errors_in_a_log_reach_the_person(make: Callable[..., Child], home: Home) -> None:

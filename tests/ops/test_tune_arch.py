@@ -53,6 +53,24 @@ def test_without_nvrtc_it_says_what_to_install_before_anything_is_started(
     assert not (tmp_path / "h").exists()
 
 
+def test_a_gpu_arch_needs_no_c_compiler(tmp_path: Path) -> None:
+    words = (*GEMM, "--dtype", "f16", "--arch", "sm_80", "--trials", "1", "--json")
+    done = subprocess.run(
+        [ROOFTILE, "tune", *words], env={**_environment(tmp_path / "h"), "CC": "/no/such/compiler"},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "done"
+    # A CPU's kernels do need one, and it is told before anything is started.
+    words = (*GEMM, "--dtype", "f32", "--arch", "x86-64-v3")
+    done = subprocess.run(
+        [ROOFTILE, "tune", *words], env={**_environment(tmp_path / "x"), "CC": "/no/such/compiler"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "C compiler" in done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_a_gpu_arch_is_compiled_emulated_and_ranked_though_its_worker_is_killed(tmp_path: Path) -> None:
     home = tmp_path / "h"

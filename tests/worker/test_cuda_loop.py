@@ -152,11 +152,11 @@ def test_two_gpus_of_one_key_have_two_owners(database: Database) -> None:
     first, second, again = (
         Keeper(database, WorkerKind.MEASURE, KEY, uuid=uuid) for uuid in ("GPU-one", "GPU-two", "GPU-one")
     )
-    one = own_device(database, first, KEY, wait_s=0.2, uuid="GPU-one")
-    two = own_device(database, second, KEY, wait_s=0.2, uuid="GPU-two")
+    one = own_device(database, first, KEY, uuid="GPU-one")
+    two = own_device(database, second, KEY, uuid="GPU-two")
     try:
         with pytest.raises(DeviceBusyError, match=str(device_lock_path("GPU-one"))):
-            own_device(database, again, KEY, wait_s=0.2, uuid="GPU-one")
+            own_device(database, again, KEY, uuid="GPU-one")
         with database.read() as s:
             assert leases.holder(s, first.device_lease) is not None
             assert leases.holder(s, second.device_lease) is not None

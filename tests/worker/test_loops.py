@@ -286,6 +286,18 @@ def test_without_a_compiler_claims_go_back_and_the_sentence_comes_out(
 
 
 @on_sqlite
+def test_a_worker_that_needs_no_c_compiler_says_so_of_a_cpus_trials(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is there for its GPUs goes on compiling for them."""
+    _, (row,) = bench.job([("good", 0)])
+    monkeypatch.setenv("CC", "no-such-compiler")
+    bench.compile._without_c = True
+    assert bench.compile.step()
+    assert (bench.end(row).state, bench.end(row).reason) == (TrialState.FAILED, TrialReason.COMPILER_MISSING)
+
+
+@on_sqlite
 def test_the_roof_is_measured_once_and_kept_with_what_it_belongs_to(bench: Bench, tools: Tools) -> None:
     bench.job([("good", 0)])
     key = local_cpu().key
@@ -315,11 +327,11 @@ def test_a_device_has_one_owner(database: Database) -> None:
     owned = own_device(database, first, key)
     try:
         with pytest.raises(DeviceBusyError, match=key):
-            own_device(database, second, key, wait_s=0.2)
+            own_device(database, second, key)
     finally:
         owned.close()
     # The first one's process is gone (its lock is), its lease row is not: the next on this host takes over.
-    again = own_device(database, second, key, wait_s=0.2)
+    again = own_device(database, second, key)
     again.close()
     with database.read() as s:
         held = leases.holder(s, leases.device_lease(key))
@@ -333,7 +345,7 @@ def test_another_hosts_lease_is_respected(database: Database) -> None:
         leases.acquire(s, leases.device_lease(key), "measure@elsewhere/1-abc", 60.0)
     mine = Keeper(database, WorkerKind.MEASURE, key)
     with pytest.raises(DeviceBusyError, match="elsewhere"):
-        own_device(database, mine, key, wait_s=0.2)
+        own_device(database, mine, key)
 
 
 def test_a_worker_reports_and_leaves_no_row(database: Database) -> None:

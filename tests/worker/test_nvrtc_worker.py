@@ -160,9 +160,14 @@ def test_a_worker_takes_what_it_has_a_compiler_for(desk: Desk, monkeypatch: pyte
     assert archs_here(alone=False) == CUDA_ARCHS
     with pytest.raises(CompilerMissingError):
         archs_here(alone=True)
+    assert archs_here(alone=True, without_c=True) == X86_ARCHS + CUDA_ARCHS
+    assert archs_here(alone=False, without_c=True) == CUDA_ARCHS
     monkeypatch.setattr(nvrtc, "find_library", lambda _arch: None)
-    with pytest.raises(CompilerMissingError):
-        archs_here(alone=False)
+    for without_c in (False, True):  # with neither there is nothing to do
+        with pytest.raises(CompilerMissingError):
+            archs_here(alone=False, without_c=without_c)
+        with pytest.raises(CompilerMissingError):
+            archs_here(alone=True, without_c=without_c)
     monkeypatch.delenv("CC")
     assert archs_here(alone=False) == X86_ARCHS
     assert archs_here(alone=True) == X86_ARCHS + CUDA_ARCHS

@@ -10,7 +10,7 @@ from service.api import schemas
 from service.api.openapi import errors
 from service.api.state import state_of
 from service.store import devices, emulation_claims, workers
-from service.store.enums import WorkerKind
+from service.store.enums import WorkerKind, WorkerState
 
 router = APIRouter(tags=["health"])
 
@@ -37,11 +37,12 @@ def readyz(request: Request) -> schemas.Ready:
     by_kind: dict[str, int] = {}
     for worker in alive:
         by_kind[str(worker.kind)] = by_kind.get(str(worker.kind), 0) + 1
+    ready = {worker.kind for worker in alive if worker.state is not WorkerState.WAITING}
     needed = (*_NEEDED, WorkerKind.EMULATE) if to_emulate else _NEEDED
     return schemas.Ready(
         status="ok",
         database=database.dialect,
         workers=by_kind,
         devices=connected,
-        missing=[str(kind) for kind in needed if str(kind) not in by_kind],
+        missing=[str(kind) for kind in needed if kind not in ready],
     )
