@@ -29,9 +29,11 @@ settings.load_profile("shared machine")
 # machine to themselves. All others may run in several processes, file by file, since a file's fixtures are
 # costly.
 ALONE = (
-    "bench", "cluster", "ops",
+    *(f"bench/test_{name}.py" for name in ("cpu_gemm", "gpu_check")),
+    "cluster/test_cluster.py",
+    *(f"ops/test_{name}.py" for name in ("busy_device", "children", "gate", "kill", "round_trip", "tune")),
     *(f"worker/test_{name}.py" for name in ("cuda_loop", "loops", "main", "planted", "race", "timing")),
-)  # fmt: skip
+)
 
 
 @pytest.hookimpl(tryfirst=True)
