@@ -68,8 +68,12 @@ class Counters:
             return [len(warp)]
         # Arrays of warps are never changed, and one group of warps is counted several times in a row.
         if self._counted is None or self._counted[0] is not warp:
-            each = np.bincount(self._role[warp % self.warps], minlength=len(self.names))
-            self._counted = warp, each.tolist()
+            each = [0] * len(self.names)
+            if len(warp) == 1:
+                each[int(self._role[int(warp[0]) % self.warps])] = 1
+            else:
+                each = np.bincount(self._role[warp % self.warps], minlength=len(self.names)).tolist()
+            self._counted = warp, each
         return self._counted[1]
 
     def block(self, start: int, classes: Classes, warp: Index) -> None:

@@ -37,10 +37,14 @@ def after_writes(
     if epoch.max(initial=BEFORE) <= BEFORE:
         return None
     thread = shadow.write_thread[granule]
+    judged: dict[tuple[int, bool, int], tuple[int, str] | None] = {}
     for who, stamp, at in _kinds(thread, epoch):
         if stamp <= BEFORE:
             continue
-        found = _judge(shadow, space, who, stamp, warps)
+        key = who >> 6, who & 63 >= ASYNC, stamp
+        if key not in judged:
+            judged[key] = _judge(shadow, space, who, stamp, warps)
+        found = judged[key]
         if found is not None:
             warp, verdict = found
             return _conflict(verdict or what, granule, at, warp, who, int(shadow.write_site[granule[at]]))

@@ -305,8 +305,10 @@ class Shadow:
         """(columns,): what `warp` knows of those who read the CTA that a granule is of."""
         one = np.array([warp])
         if self._readers is None:
-            return self.clocks.row_of_cta(one)[0]
-        return self.clocks.readers(one, np.array([granule // self._pitch]), self._readers)[0]
+            rows = self.clocks.row_of_cta(one)
+        else:
+            rows = self.clocks.readers(one, np.array([granule // self._pitch]), self._readers)
+        return rows.reshape(-1)
 
     def _reader(self, warp: int, granule: int, column: int) -> int:
         """The number of who has a column of the reads of a granule."""

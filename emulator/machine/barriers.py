@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from emulator.checks.shadow import Bools
     from emulator.machine.wave import Wave
 
+_WHOLE = (1 << 32) - 1
 COUNT = 16
 """Barriers of a CTA: 0 to 15 (PTX ISA, bar)."""
 
@@ -149,7 +150,9 @@ class Barriers:
         w = self._wave
         barrier = self._open[key]
         for warp, bits in barrier.lanes.items():
-            if warp not in barrier.published and (_lanes(bits) | (w.status[warp] == EXITED)).all():
+            if warp in barrier.published:
+                continue
+            if bits == _WHOLE or (_lanes(bits) | (w.status[warp] == EXITED)).all():
                 barrier.published[warp] = w.clocks.release_one(warp)
         if not barrier.published:
             return

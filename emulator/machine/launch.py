@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,10 @@ class Watch:
     shadows: dict[str, Shadow] = field(default_factory=dict)
     pieces: int = 0
     """Of all watched buffers."""
+    clocks: Clocks = field(default_factory=lambda: Clocks(1, 1, True))
+    """Of the wave that runs."""
+    _untouched: dict[str, Callable[[], Shadow]] = field(default_factory=dict)
+    """Makes the shadows of buffers that nobody has touched: most variables of a module."""
     counters: Counters | None = None
     instructions: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -72,10 +76,13 @@ class Watch:
 
     def shadow(self, buffer: Buffer) -> Shadow | None:
         """The watch over a buffer that is written; inputs need none."""
-        return self.shadows.get(buffer.name)
+        found = self.shadows.get(buffer.name)
+        if found is None and buffer.name in self._untouched:
+            found = self.shadows[buffer.name] = self._untouched.pop(buffer.name)()
+        return found
 
-    def watch(self, buffer: Buffer, written: bool) -> None:
-        """Begin to watch."""
+    def watch(self, buffer: Buffer, written: bool, later: bool = False) -> None:
+        """Begin to watch; `later`: when it is first touched."""
         piece = self.buffer_granule(buffer)
         granules = buffer.data.size // piece + 1
         self.pieces += granules
@@ -84,7 +91,16 @@ class Watch:
                 f"{buffer.name} has {buffer.size} bytes, watched in pieces of {piece}: with the others that"
                 f" makes {self.pieces} pieces, over {_MOST_PIECES}: emulate smaller sizes"
             )
-        self.shadows[buffer.name] = Shadow(granules, 0, Clocks(1, 1, True), written)
+        if later:
+            self._untouched[buffer.name] = lambda: Shadow(granules, 0, self.clocks, written)
+        else:
+            self.shadows[buffer.name] = Shadow(granules, 0, self.clocks, written)
+
+    def follow(self, clocks: Clocks) -> None:
+        """The clocks of the wave that runs now."""
+        self.clocks = clocks
+        for shadow in self.shadows.values():
+            shadow.clocks = clocks
 
 
 class Launching:
@@ -160,8 +176,7 @@ class Launching:
         try:
             for first in range(0, total, resident):
                 wave = Wave(self, self.kernel, range(first, min(first + resident, total)))
-                for shadow in self.watch.shadows.values():
-                    shadow.clocks = wave.clocks
+                self.watch.follow(wave.clocks)
                 try:
                     wave.run()
                 finally:
@@ -361,7 +376,7 @@ def symbols_of(kernel: Kernel, memory: GlobalMemory, watch: Watch) -> dict[str, 
             memory.add(known)
             made.append((v, known))
             if v.space == "global":
-                watch.watch(known, written=True)
+                watch.watch(known, written=True, later=True)
         found[v.name] = known.base
     for v, buffer in made:
         for r in v.relocations:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,8 +104,9 @@ class Rows:
     high: int
 
 
-def rows_of(t: Tensor, at: Sequence[int]) -> Rows:
-    """The box at coordinates `at` (elements, innermost first)."""
+@lru_cache(4096)
+def rows_of(t: Tensor, at: tuple[int, ...]) -> Rows:
+    """The box at coordinates `at` (elements, innermost first). Read-only: CTAs ask for the same ones."""
     m = t.map
     address: I64 = np.zeros(1, np.int64)
     exists: Bools = np.ones(1, np.bool_)
@@ -119,7 +119,11 @@ def rows_of(t: Tensor, at: Sequence[int]) -> Rows:
     low = min(low, m.box[0])
     high = max(high, low)
     each = m.element_bytes
-    return Rows(t.address + address + (at[0] + low) * each, exists & (high > low), low * each, high * each)
+    address = t.address + address + (at[0] + low) * each
+    exists = exists & (high > low)
+    for found in (address, exists):
+        found.setflags(write=False)
+    return Rows(address, exists, low * each, high * each)
 
 
 @cache

@@ -128,7 +128,7 @@ class Warpgroups(Idle):
         return busy
 
     def _check(self, at: int, wrong: Bools, write: bool) -> None:
-        if wrong.any():
+        if np.count_nonzero(wrong):
             self._accuse(int(self._w.warps[int(np.argmax(wrong))]), at, write)
 
     def set(self, target: int, value: Array) -> None:
@@ -401,7 +401,9 @@ class Warpgroups(Idle):
     def _chains(self, d: tuple[int, ...], kind: str, warps: list[int], upto: dict[int, int]) -> None:
         """All next operations of some warps that go to the registers `d`."""
         w = self._w
-        rows = np.array(warps)
+        # Slices cost a fraction of selections, and this is done for a hundred registers.
+        low, high = warps[0], warps[0] + len(warps)
+        rows: Any = slice(low, high) if warps == list(range(low, high)) else np.array(warps)
         held = np.stack([self._register(r)[rows] for r in d])
         sums = arith.from_registers(kind, held)
         place = {p: i for i, p in enumerate(warps)}

@@ -142,6 +142,7 @@ class Wave:
         self.pc = np.zeros((count, WARP), np.int32)
         self.status = np.where(exists, RUN, EXITED).astype(np.uint8)
         self.registers: list[Array | None] = [None] * len(kernel.function.registers)
+        self._garbage: dict[int, Array] = {}
         self.local: npt.NDArray[np.uint8] | None = None
         self.shared = SharedMemory(len(ctas), launch.shared_bytes, kernel.shared_base)
         first = ctas[0] * self.per_cta if len(ctas) else 0
@@ -186,6 +187,8 @@ class Wave:
         self.warps: Index = self.all_warps
         self.lanes_full = np.tile(np.arange(WARP), count)
         self.rows_full = np.repeat(self.all_warps, WARP)
+        self._everywhere = np.ones((count, WARP), np.bool_)
+        self._everywhere.setflags(write=False)
         self._carry = np.zeros((count, WARP), np.bool_)
         self._turns: dict[int, int] = {}
         self._turn = 0
@@ -227,7 +230,7 @@ class Wave:
 
     def _put(self, index: int, value: Array) -> None:
         base = self.registers[index]
-        new = self.garbage(index) if base is None else base.copy()
+        new = (self.garbage(index) if base is None else base).copy()
         if self.mask is None:
             new[self.idx] = value
         elif self.idx is None or isinstance(self.idx, slice):
@@ -241,14 +244,19 @@ class Wave:
     def poke(self, index: int, warp: int, lanes: npt.NDArray[np.bool_], value: Any) -> None:
         """Write one value to lanes of one warp, whatever runs now."""
         base = self.registers[index]
-        new = self.garbage(index) if base is None else base.copy()
+        new = (self.garbage(index) if base is None else base).copy()
         new[warp, lanes] = value
         self.registers[index] = new
 
     def garbage(self, index: int) -> Array:
         """What a register holds that nobody wrote."""
         bits = self.kernel.register_bits[index]
-        return np.full((self.count, WARP), GARBAGE["pred" if bits == 1 else bits])
+        found = self._garbage.get(bits)
+        if found is None:
+            value = GARBAGE["pred" if bits == 1 else bits]
+            found = self._garbage[bits] = np.full((self.count, WARP), value)
+            found.setflags(write=False)
+        return found
 
     def carry(self) -> npt.NDArray[np.bool_]:
         """The carry flags of the group's rows."""
@@ -298,7 +306,7 @@ class Wave:
 
     def mask_full(self) -> npt.NDArray[np.bool_]:
         """The active lanes as (rows, 32), also where all are."""
-        return np.ones((self.rows, WARP), np.bool_) if self.mask is None else self.mask
+        return self._everywhere[: self.rows] if self.mask is None else self.mask
 
     @property
     def site(self) -> int:
@@ -381,9 +389,10 @@ class Wave:
         random = self.order.kind == "random"
         while True:
             live = self.status == RUN
-            if self._held and self._retry(live):
+            able = live.any(axis=1)
+            if self._held and self._retry(able):
                 continue
-            if not live.any():
+            if not np.count_nonzero(able):
                 if (self.status == EXITED).all():
                     for unit in self.units:
                         unit.finish()
@@ -394,17 +403,20 @@ class Wave:
             if random:
                 for unit in self.units:
                     unit.tick()
-                live = self._draw(live)
-            elif serial:
+                self._execute(*self._draw(live, able))
+                continue
+            if serial:
                 live = self._foremost(live)
             at = np.where(live, self.pc, _FAR)
             start = int(at.min())
             turns = self._turns[start] = self._turns.get(start, 0) + 1
-            if turns > _PATIENCE and not random and not serial:
+            if turns > _PATIENCE and not serial:
                 places = np.unique(at[live])
                 if len(places) > 1:
                     start = int(min(places, key=lambda p: (self._turns.get(int(p), 0) // _PATIENCE, p)))
-            self._execute(start, at == start)
+            here = at == start
+            warps = np.nonzero(here.any(axis=1))[0]
+            self._execute(start, warps, here if len(warps) == self.count else here[warps])
 
     def _foremost(self, live: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Lanes of one warp that can run: the first (ahead) or last (behind). Where CTAs have nothing to do
@@ -431,34 +443,39 @@ class Wave:
         chosen: npt.NDArray[np.bool_] = live & only.reshape(-1, 1)
         return chosen
 
-    def _draw(self, live: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """A random choice of warps, at the place of one of them."""
-        some = np.nonzero(live.any(axis=1))[0]
+    def _draw(
+        self, live: npt.NDArray[np.bool_], able: npt.NDArray[np.bool_]
+    ) -> tuple[int, Index, npt.NDArray[np.bool_]]:
+        """The place of a random lane, and a random choice of warps with lanes there: see _execute."""
+        some = np.nonzero(able)[0]
         first = int(some[self.rng.integers(len(some))])
         lanes = np.nonzero(live[first])[0]
-        place = self.pc[first, lanes[self.rng.integers(len(lanes))]]
-        here = live & (self.pc == place)
+        place = int(self.pc[first, lanes[self.rng.integers(len(lanes))]])
         draw = self.rng.random()
         # Where CTAs have nothing to do with each other, the same warps of each.
         count = self.count if self.clocks.full else self.per_cta
         if draw < 0.4:
-            chosen = np.zeros(count, np.bool_)
+            rows = np.arange(first % count, self.count, count)
         elif draw < 0.8:
             chosen = self.rng.random(count) < 0.5
+            chosen[first % count] = True
+            rows = np.nonzero(chosen if count == self.count else np.tile(chosen, self.count // count))[0]
         else:
-            chosen = np.ones(count, np.bool_)
-        chosen[first % count] = True
-        drawn: npt.NDArray[np.bool_] = here & np.tile(chosen, self.count // count)[:, None]
-        return drawn
+            rows = some
+        here = live[rows] & (self.pc[rows] == place)
+        if len(rows) > 1:
+            there = here.any(axis=1)
+            rows, here = rows[there], here[there]
+        return place, rows, here
 
-    def _execute(self, start: int, mask: npt.NDArray[np.bool_]) -> None:
-        warps = np.nonzero(mask.any(axis=1))[0]
+    def _execute(self, start: int, warps: Index, mask: npt.NDArray[np.bool_]) -> None:
+        """Run the block at `start` for some lanes, `mask` (rows, 32), of some warps, which have at least one
+        each."""
         if len(warps) == self.count:
             self.idx, self.warps, self.rows = None, self.all_warps, self.count
         else:
             self.focus(warps)
-            mask = mask[self.idx]
-        self.mask = None if mask.all() else mask
+        self.mask = None if np.count_nonzero(mask) == mask.size else mask
         group = self.idx, self.warps, self.rows, self.mask
         block = self.kernel.block(start)
         launch = self.launch
@@ -498,14 +515,14 @@ class Wave:
             message = f"PTX line {line}: the instruction cannot be run as it stands"
             raise EmulatorError(f"{message} ({type(error).__name__}: {error})") from error
 
-    def _retry(self, live: npt.NDArray[np.bool_]) -> bool:
+    def _retry(self, able: npt.NDArray[np.bool_]) -> bool:
         """Let lanes that wait for the rest of their warp try again where none of it runs any more: the rest
         may have come, or ended. Whether any does."""
         waiting = self.status == AT_CONVERGE
         rows = waiting.any(axis=1)
         self._held = bool(rows.any())
         changed = False
-        for warp in np.nonzero(rows & ~live.any(axis=1))[0].tolist():
+        for warp in np.nonzero(rows & ~able)[0].tolist():
             signature = self.status[warp].tobytes() + self.pc[warp].tobytes()
             if self._tried.get(warp) != signature:
                 self._tried[warp] = signature

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from emulator.errors import PtxError
 from emulator.kernel import Kernel
 from emulator.machine.decode import alu, cluster, control, copies, matrix, mbarrier, memory, warp, wgmma
 from emulator.machine.decode.context import Context, Reader
 from emulator.machine.decode.control import exit_threads
-from emulator.machine.wave import Converge, Step, Wave
+from emulator.machine.wave import Array, Converge, Step, Wave
 from emulator.ptx.nodes import Instruction
 
 _TABLE: dict[str, Callable[[Context], Step]] = {
@@ -133,14 +135,16 @@ def guarded(step: Step, read: Reader, negated: bool) -> Step:
             wanted = ~wanted
         mask, idx, warps, rows = w.mask, w.idx, w.warps, w.rows
         active = wanted if mask is None else wanted & mask
-        some = active.any(axis=1)
-        if not some.any():
+        count = np.count_nonzero(active)
+        if not count:
             return
         try:
-            if not some.all():
-                active = active[some]
-                w.focus(warps[some])
-            w.mask = None if active.all() else active
+            if count != active.size:
+                some: Array = active.any(axis=1)
+                if np.count_nonzero(some) != len(some):
+                    active = active[some]
+                    w.focus(warps[some])
+            w.mask = None if count == active.size else active
             step(w)
         except Converge as wait:
             wait.passing = ~wanted

@@ -274,7 +274,7 @@ def _fill(tensor: Tensor, count: int) -> Array:
     return np.zeros(count, np.uint8)
 
 
-def _box(w: Wave, tensor: Tensor, at: Sequence[int], row: int, lane: int, site: int) -> Array:
+def _box(w: Wave, tensor: Tensor, at: tuple[int, ...], row: int, lane: int, site: int) -> Array:
     """The bytes of a box, (n, 16), rows one after the other."""
     rows = tensor_maps.rows_of(tensor, at)
     count = len(rows.address)

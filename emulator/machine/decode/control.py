@@ -34,11 +34,13 @@ def branch(c: Context) -> Step:
         if negated:
             taken = ~taken
         active = taken if w.mask is None else taken & w.mask
-        if w.mask is None and active.all():
+        count = np.count_nonzero(active)
+        if count == np.count_nonzero(w.mask) if w.mask is not None else count == active.size:
             w.jump(target)
             return
         w.jump(behind)
-        w.jump(target, taken)
+        if count:
+            w.jump(target, taken)
 
     return step
 

@@ -187,12 +187,13 @@ def wait(c: Context) -> Step:
         verdict = np.zeros((w.rows, WARP), np.bool_)
         going = w.mask_full().copy()
         w.counters.add("waits.mbarrier_try", w.warps)
+        alike = (values == values[:, :1]).all()
         for row, lanes, cta, offset in objects(w, space, read, site):
             b = w.mbarriers.find(cta, offset, int(w.warps[row]), site)
             if b is None:
                 verdict[row, lanes] = True
                 continue
-            for value in sorted(set(values[row, lanes].tolist())):
+            for value in (int(values[row, 0]),) if alike else sorted(set(values[row, lanes].tolist())):
                 some = lanes & (values[row] == value)
                 phase = _phase(w, b, value, parity, row, site)
                 told = w.mbarriers.ask(b, row, some, phase, site, acquire, near)
