@@ -80,7 +80,7 @@ class TrialReason(Word):
     EMULATE_CRASH = "emulate_crash", "The emulator's own process died."
     SLOWER = "slower", "Culled: clearly slower than the best after the first look."
     ARTIFACT_LOST = "artifact_lost", "Its bytes are gone, or do not match their hash."
-    DEVICE_LOST = "device_lost", "The device stopped answering while it ran."
+    DEVICE_LOST = "device_lost", "The device failed (its memory or a link) or stopped answering while it ran."
     WORKER_LOST = "worker_lost", "Each worker that took it stopped reporting before it was done."
     JOB_ENDED = "job_ended", "Its job was cancelled, failed or finished first."
     BUDGET_SPENT = "budget_spent", "The budget of its job ran out first."

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +18,16 @@ from rooftile.plan import SizeRange
 from rooftile.problem import Gemm, parse_problem
 from support.host_backend import plan, write_cubin
 
+from service.jobs.canary import SUSPICIOUS
 from service.store.enums import EntrantRole, TrialReason, TrialState
 from service.store.records import Failed, Measured, RaceOutcome
 from worker.errors import DeviceMismatchError, DeviceUnhealthyError, TrialCancelled
 from worker.measure import cuda_session, limits
+from worker.measure.cuda_backend import verdict_of_status
 from worker.measure.cuda_device import find_gpu
 from worker.measure.cuda_problems import FLOOR_BYTES, MOST_SETS, device_rotation
 from worker.measure.cuda_session import CudaSession
-from worker.measure.cuda_watch import GpuChange, GpuState, others_of, throttle_words
+from worker.measure.cuda_watch import GpuChange, GpuState, GpuWatch, others_of, own_of, throttle_words
 from worker.measure.policy import Policy
 from worker.measure.session import RaceEntrant
 from worker.verify.device_cases import device_mains
@@ -312,10 +315,105 @@ def test_throttle_reasons_by_name() -> None:
 
 
 def test_who_else_is_there() -> None:
-    assert others_of([10, 11], 10) == 1
-    assert others_of([10], 10) == 0
-    assert others_of([4711], 10) == 0, "the host's number of this very process"
-    assert others_of([], 10) == 0
+    nobody: frozenset[int] = frozenset()
+    assert others_of([10, 11], 10, nobody) == 1
+    assert others_of([10], 10, nobody) == 0
+    assert others_of([11], 10, nobody) == 1, "ours is not in the list, and this is another"
+    assert others_of([], 10, nobody) == 0
+    # Not known which is ours: one of the new ones, if there is one.
+    assert others_of([4711], None, nobody) == 0
+    assert others_of([4711], None, frozenset([4711])) == 1
+    assert others_of([4711, 4712], None, nobody) == 1
+    assert others_of([], None, nobody) == 0
+    assert [own_of(*seen) for seen in (([4711], 10), ([10, 11], 10), ([11, 12], 10), ([], 10))] == [
+        4711, 10, None, None
+    ]  # fmt: skip
+
+
+class Nvml:
+    """What NVML answers about processes, by its own functions' names; it knows nothing else."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    def __init__(self) -> None:
+        self.sm_percent: dict[int, int] = {}
+        self.ended: list[tuple[int, int, int]] = []
+        """Samples of processes that are gone: number, percent, time."""
+        self.now_us = 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return uuid
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _handle: str) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in self.sm_percent]
+
+    def nvmlDeviceGetProcessUtilization(self, _handle: str, since_us: int) -> list[Any]:  # noqa: N802
+        self.now_us += 1
+        samples = [*self.ended, *((pid, percent, self.now_us) for pid, percent in self.sm_percent.items())]
+        return [SimpleNamespace(pid=p, smUtil=u, timeStamp=at) for p, u, at in samples if at > since_us]
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: Any) -> None:
+            raise self.NVMLError(name)
+
+        return refuse
+
+
+HOSTS_NUMBER = 2**22 + 4711
+"""Of this process, where it runs in a container: no process here has it."""
+
+
+@pytest.mark.parametrize("own", [os.getpid(), HOSTS_NUMBER])
+def test_our_own_load_is_nobody_elses_whatever_nvml_calls_us(own: int) -> None:
+    nvml = Nvml()
+    nvml.sm_percent = {99: 0}  # as a window system
+    nvml.ended = [(98, 100, 1)]  # the measuring process before this one
+    watch = GpuWatch.of_uuid(nvml, "GPU-1", {})
+    nvml.sm_percent[own] = 100
+    watch.find_self()
+    calm = watch.snapshot()
+    assert (calm.others, calm.others_percent) == (1, 0)
+    assert GpuChange(calm, calm).disturbed() is None
+    nvml.sm_percent[99] = 60
+    loud = watch.snapshot()
+    assert (loud.others, loud.others_percent) == (1, 60)
+    assert GpuChange(calm, loud).disturbed() == "other processes"
+
+
+def test_where_we_cannot_be_told_from_others_their_load_is_not_known() -> None:
+    nvml = Nvml()
+    watch = GpuWatch.of_uuid(nvml, "GPU-1", {})
+    nvml.sm_percent = {HOSTS_NUMBER: 100, HOSTS_NUMBER + 1: 0}  # both came while our context was made
+    watch.find_self()
+    state = watch.snapshot()
+    assert (state.others, state.others_percent) == (1, None)
+    assert GpuChange(state, state).disturbed() == "other processes"
+    del nvml.sm_percent[HOSTS_NUMBER + 1]
+    assert watch.snapshot().others == 0  # who is left is us
+    # A driver that lists nobody says nothing.
+    nvml.sm_percent = {}
+    assert watch.snapshot().others == 0
+
+
+@pytest.mark.parametrize(
+    "status", [214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999]
+)
+def test_an_error_of_cuda_that_stays_ends_the_process(status: int) -> None:
+    """By driver_types.h the process is in an inconsistent state, or the device itself has failed."""
+    reason, goes_on = verdict_of_status(status)
+    assert not goes_on
+    assert TrialReason(reason) in SUSPICIOUS | {TrialReason.MISALIGNED, TrialReason.TRAP}
+    assert (reason == "device_lost") is (status < 300)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(1, "launch_error"), (2, "out_of_memory"), (720, "launch_error")]
+)
+def test_one_that_is_about_its_launch_alone_does_not(status: int, reason: str) -> None:
+    assert verdict_of_status(status) == (reason, True)
 
 
 def test_rotation_covers_twice_the_cache() -> None:

@@ -33,17 +33,29 @@ _CANARY_BYTES = 256 << 20
 _L2_ATTRIBUTE = 38
 # CUDA errors after which the context is dead (driver_types.h); every later call repeats them.
 _STICKY = {
+    214: "device_lost",  # uncorrectable ECC error
+    220: "device_lost",  # uncorrectable NVLink error
+    226: "device_lost",  # an error that the GPU contained
     700: "out_of_bounds",  # illegal address
     702: "hang",  # launch timeout
+    709: "crash",  # context is destroyed
+    710: "trap",  # assert
     714: "crash",  # hardware stack error
     715: "crash",  # illegal instruction
     716: "misaligned",  # misaligned address
     717: "out_of_bounds",  # invalid address space
     718: "crash",  # invalid pc
     719: "crash",  # launch failure
-    720: "crash",
-    710: "trap",  # assert
+    721: "crash",  # tensor memory leak
+    999: "crash",  # unknown: nobody says what is left of the context
 }
+
+
+def verdict_of_status(status: int) -> tuple[str, bool]:
+    """Which failure a CUDA error code is, and whether the process can go on."""
+    if status in _STICKY:
+        return _STICKY[status], False
+    return ("out_of_memory", True) if status == 2 else ("launch_error", True)
 
 
 class RoundTimer(Protocol):
@@ -119,13 +131,16 @@ class CupyBackend:
         from worker.measure.cuda_watch import GpuWatch
 
         self._cupy = cupy
+        # Before there is a context of ours: who is on the device now is somebody else.
+        self._gpu_watch = GpuWatch.of_uuid(load_nvml(), uuid, facts)
+        self.watch: Watch = self._gpu_watch
         cupy.cuda.runtime.setDevice(0)
         # A stream of our own, current for CuPy too: the default one cannot be captured.
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self.memory: DeviceMemory = CupyMemory()
-        self._gpu_watch = GpuWatch.of_uuid(load_nvml(), uuid, facts)
-        self.watch: Watch = self._gpu_watch
+        cupy.cuda.runtime.free(0)  # from here on there surely is one
+        self._gpu_watch.find_self()
         self._canary: Any = None
         self.l2_bytes = int(cupy.cuda.runtime.deviceGetAttribute(_L2_ATTRIBUTE, 0))
 
@@ -162,11 +177,7 @@ class CupyBackend:
         if isinstance(error, self._cupy.cuda.memory.OutOfMemoryError):
             return "out_of_memory", True
         status = getattr(error, "status", None)
-        if not isinstance(status, int):
-            return None
-        if status in _STICKY:
-            return _STICKY[status], False
-        return ("out_of_memory", True) if status == 2 else ("launch_error", True)
+        return verdict_of_status(status) if isinstance(status, int) else None
 
 
 class CupyTimer:

@@ -1,8 +1,10 @@
 """What else did a GPU do while samples were taken: clocks, power, temperature, throttling, other processes?
 
-NVML is asked around chunks of samples, not around each: some of its answers cost a millisecond. `change` is
-pure (tests have recorded states). In a container NVML may list processes by the host's numbers, or none at
-all: then the list says only how many there are, and one of them is ours.
+NVML is asked around chunks of samples, not around each: some of its answers cost a millisecond. `disturbed`
+is pure (tests have recorded states). In a container NVML may list processes by the host's numbers, which a
+process there cannot learn of itself (NSpid in /proc/self/status shows those of the container and inward), or
+none at all. So we are who appears in the list when our context is made; where that cannot be told, a load
+beside ours is not told from ours either, and counts as another's.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class GpuState:
     others: int | None
     """Processes on the device beside ours."""
     others_percent: int | None
-    """What the busiest of them used of the SMs since the look before."""
+    """What the busiest of them used of the SMs since the look before; None too where it is not known which
+    process is ours."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -109,11 +112,19 @@ class GpuWatch:
     def __init__(self, nvml: Any, handle: Any, facts: dict[str, Any]) -> None:
         self._nvml, self._handle, self._facts = nvml, handle, facts
         self._seen_us = 0
+        self._strangers = frozenset(self._listed() or ())
+        self._own: int | None = None
 
     @staticmethod
     def of_uuid(nvml: Any, uuid: str, facts: dict[str, Any]) -> GpuWatch:
-        """The GPU (or MIG instance) of that UUID."""
+        """The GPU (or MIG instance) of that UUID; before this process has a context on it."""
         return GpuWatch(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid), facts)
+
+    def find_self(self) -> None:
+        """Learn, right after this process made its context, by which number NVML knows it."""
+        new = sorted(set(self._listed() or ()) - self._strangers)
+        self._own = own_of(new, os.getpid())
+        self._others_percent()  # what was until now, as by a process before this one, is nobody's load
 
     def snapshot(self) -> GpuState:
         nvml, handle = self._nvml, self._handle
@@ -145,18 +156,22 @@ class GpuWatch:
         return found
 
     def _others(self) -> int | None:
+        listed = self._listed()
+        return None if listed is None else others_of(listed, self._own, self._strangers)
+
+    def _listed(self) -> list[int] | None:
         listed = self._ask(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
-        if listed is None:
-            return None
-        return others_of([int(one.pid) for one in listed], os.getpid())
+        return None if listed is None else [int(one.pid) for one in listed]
 
     def _others_percent(self) -> int | None:
         """Of others since the last look; NVML keeps samples of some seconds."""
+        if self._own is None:
+            return None
         samples = self._ask(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_us))
         if samples is None:
             return None
         self._seen_us = max([self._seen_us, *(int(one.timeStamp) for one in samples)])
-        used = [int(one.smUtil) for one in samples if int(one.pid) != os.getpid()]
+        used = [int(one.smUtil) for one in samples if int(one.pid) != self._own]
         return max(used, default=0)
 
     def _ask(self, call: Callable[[], Any]) -> Any:
@@ -166,9 +181,17 @@ class GpuWatch:
             return None
 
 
-def others_of(pids: list[int], own: int) -> int:
-    """How many processes beside ours. Where our own number is not in the list (another numbering, or no
-    context of ours yet is counted), one of them is taken for ours."""
-    if own in pids:
-        return len(pids) - 1
-    return max(0, len(pids) - 1)
+def own_of(new: list[int], pid: int) -> int | None:
+    """Which of the processes that appeared while our context was made is this one, whose own number is `pid`;
+    None where that cannot be told (another process came at the same moment, or NVML hides us)."""
+    if pid in new:
+        return pid
+    return new[0] if len(new) == 1 else None
+
+
+def others_of(pids: list[int], own: int | None, strangers: frozenset[int]) -> int:
+    """How many processes beside ours. Where ours is not known it may be any of those that were not there
+    before it (`strangers` were)."""
+    if own is not None:
+        return sum(pid != own for pid in pids)
+    return max(len(pids) - 1, sum(pid in strangers for pid in pids))
