@@ -20,6 +20,7 @@ from search_space.device import arch_of_key
 from search_space.registry import why_not
 from service.api import render, schemas
 from service.api.routes.params import absent
+from service.jobs.decide import UNRACED
 from service.jobs.request import CACHES, LAUNCHES
 from service.jobs.submit import problem_record
 from service.jobs.target import auto_device, policy_key, resolve_policy
@@ -122,6 +123,8 @@ def best(s: Session, question: Question) -> schemas.Best:
 
 def _answer(row: ReleaseRecord, level: str, reason: str) -> schemas.Best:
     shown = render.release(row)
+    if row.winner is Winner.TRIAL and row.baseline_time_us is None and UNRACED not in reason:
+        reason = f"{reason.rstrip('.')}; {UNRACED}."
     if shown.unproven:
         reason = f"{reason.rstrip('.')}; unproven: no emulated verdict speaks for it."
     return schemas.Best(

@@ -4,7 +4,8 @@ A kernel of ours is released when it beats what is served by more than the noise
 the tie set, and ties break the same way every time (smaller workspace, then the schedule's key). The
 vendor's kernel is served where it is faster by more than the noise, and where nothing of ours is served yet
 and the best of ours is not faster: a race too noisy to tell gives no reason to leave what people have.
-What was disturbed is never promoted.
+Where the vendor's kernel could not be raced, ours is released and says so; the vendor's stays served where it
+was. What was disturbed is never promoted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from service.store.records import EntrantResult
 # Below half a percent two medians of ours are not told apart, whatever a quiet machine says.
 NOISE_LEAST = 0.005
 LEAST_ROUNDS = 3
+UNRACED = "unraced: the vendor's kernel could not be raced"
+"""In the reason of a release of ours that nobody compared with the Baseline."""
 
 
 class Verb(Enum):
@@ -115,15 +118,19 @@ def decide(
     publish = replace(
         plain, verb=Verb.PUBLISH, winner=Winner.TRIAL, trial_id=chosen.trial_id, time_us=_median(chosen)
     )
+    if gain is None and served is not None and served.winner is Winner.BASELINE:
+        reason = "the vendor's kernel, which is served, could not be raced"
+        return replace(plain, verb=Verb.KEEP, winner=Winner.BASELINE, reason=reason)
     if served is None or served.winner is Winner.BASELINE:
-        if gain is None:
-            reason = "the fastest of this search; the vendor's kernel could not be raced"
-            return replace(publish, reason=reason)
-        assert baseline is not None
+        if baseline is None:
+            return replace(publish, reason=f"the fastest of this search; {UNRACED}")
         # Of the one that is served, which need not be the fastest of its tie set.
         times = f"{ratio(baseline, chosen):.2f} times as fast as the vendor's kernel"
         return replace(publish, reason=f"{times}, by the median of the rounds")
-    return _against_incumbent(publish, best, clean, facts, served, noise)
+    found = _against_incumbent(publish, best, clean, facts, served, noise)
+    if gain is None and found.verb is Verb.PUBLISH:
+        return replace(found, reason=f"{found.reason}; {UNRACED}")
+    return found
 
 
 def _against_incumbent(

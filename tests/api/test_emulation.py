@@ -272,6 +272,7 @@ def test_an_admin_publishes_what_nobody_proved(client: TestClient, as_token: Any
     answer = client.post("/v1/best", json=wanted).json()
     assert (answer["release_id"], answer["unproven"]) == (made.id, True)
     assert "no emulated verdict speaks for it" in answer["reason"]
+    assert "unraced: the vendor's kernel could not be raced" in answer["reason"]
     client.post(f"/v1/releases/{made.id}:withdraw")
     assert client.post(path).status_code == 409
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.store import failed, measurement, verdict
 
-from service.jobs.decide import Decision, Facts, Served, Verb, decide
+from service.jobs.decide import UNRACED, Decision, Facts, Served, Verb, decide
 from service.store.enums import EntrantRole, TrialReason, Winner
 from service.store.records import EntrantResult, MeasurementRecord
 
@@ -163,6 +163,17 @@ def test_nobody_passed() -> None:
 def test_without_a_vendor_the_best_is_published_all_the_same() -> None:
     got = result(runner(1, 100.0), baseline(None))
     assert (got.verb, got.baseline_us) == (Verb.PUBLISH, None)
+    assert got.reason.endswith(UNRACED)
+    incumbent = runner(2, 150.0, EntrantRole.INCUMBENT)
+    beaten = result(runner(1, 100.0), incumbent, baseline(None), now=served(2))
+    assert (beaten.verb, beaten.trial_id) == (Verb.PUBLISH, 1)
+    assert beaten.reason.endswith(UNRACED)
+    assert UNRACED not in result(runner(1, 100.0), incumbent, baseline(200.0), now=served(2)).reason
+
+
+def test_a_vendor_that_is_served_and_could_not_be_raced_stays() -> None:
+    got = result(runner(1, 100.0), baseline(None), now=VENDOR)
+    assert (got.verb, got.winner, got.trial_id) == (Verb.KEEP, Winner.BASELINE, None)
     assert "could not be raced" in got.reason
 
 
