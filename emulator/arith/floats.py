@@ -9,13 +9,13 @@ documented bound, but not the bits of the hardware.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from emulator.arith.compare import flush, numbers
-from emulator.arith.rounding import exact_f64, round_f32, sum_to_odd
+from emulator.arith.directed import add64, directed, fma64, sqrt_directed, towards
+from emulator.arith.rounding import round_f32, sum_to_odd
 from emulator.arith.types import Array, bits_of, pairs, raw, typed, unsigned
 
 __all__ = [
@@ -55,7 +55,7 @@ def add(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: boo
         return pairs(lambda x, y: add("f32", x, y, rnd, ftz), a, b, bits=64)
     with np.errstate(all="ignore"):
         if type_ == "f64":
-            return _add64(typed("f64", a), typed("f64", b), rnd).view(np.uint64)
+            return add64(typed("f64", a), typed("f64", b), rnd).view(np.uint64)
         x, y = _read(a, ftz), _read(b, ftz)
         if rnd == "rn":
             return _write(np.add(x, y), ftz, sat)
@@ -76,7 +76,7 @@ def mul(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False, sat: boo
             x, y = typed("f64", a), typed("f64", b)
             near = np.asarray(x * y)
             if rnd != "rn":
-                near = _directed(near, lambda p, q: p * q, rnd, x, y, where=(x != 0) & (y != 0))
+                near = directed(near, lambda p, q: p * q, rnd, x, y, where=(x != 0) & (y != 0))
             return near.view(np.uint64)
         x, y = _read(a, ftz), _read(b, ftz)
         if rnd == "rn":
@@ -91,7 +91,7 @@ def fma(type_: str, a: Any, b: Any, c: Any, rnd: str = "rn", ftz: bool = False, 
     with np.errstate(all="ignore"):
         if type_ == "f64":
             x, y, z = np.broadcast_arrays(typed("f64", a), typed("f64", b), typed("f64", c))
-            return _fma64(x, y, z, rnd).view(np.uint64)
+            return fma64(x, y, z, rnd).view(np.uint64)
         # The product of two f32 is exact in f64.
         product = np.multiply(_read(a, ftz), _read(b, ftz), dtype=np.float64)
         addend = _read(c, ftz).astype(np.float64)
@@ -163,14 +163,14 @@ def div(type_: str, a: Any, b: Any, rnd: str = "rn", ftz: bool = False) -> Array
             x, y = np.broadcast_arrays(typed("f64", a), typed("f64", b))
             near = np.asarray(x / y)
             if rnd != "rn":
-                near = _directed(near, lambda p, q: p / q, rnd, x, y, where=(x != 0) & (y != 0))
+                near = directed(near, lambda p, q: p / q, rnd, x, y, where=(x != 0) & (y != 0))
             return near.view(np.uint64)
         x, y = _read(a, ftz), _read(b, ftz)
         near = np.divide(x, y)
         if rnd in ("rz", "rm", "rp"):
             # near * y against x, both exact in f64, says on which side of the quotient `near` lies.
             side = np.sign(near.astype(np.float64) * y - x.astype(np.float64)) * np.sign(y)
-            near = _towards(near, side, rnd, np.isfinite(x) & np.isfinite(y) & (y != 0), x, y)
+            near = towards(near, side, rnd, np.isfinite(x) & np.isfinite(y) & (y != 0), x, y)
         elif rnd == "approx":
             large = np.isfinite(y) & (np.abs(y) > np.float32(2.0**126))
             zero = np.copysign(np.float32(0), np.multiply(np.sign(x), np.sign(y)))
@@ -193,13 +193,13 @@ def sqrt(type_: str, a: Any, rnd: str = "rn", ftz: bool = False) -> Array:
             x = typed("f64", a)
             near = np.asarray(np.sqrt(x))
             if rnd != "rn":
-                near = _sqrt_directed(near, x, rnd)
+                near = sqrt_directed(near, x, rnd)
             return near.view(np.uint64)
         x = _read(a, ftz)
         near = np.sqrt(x)
         if rnd in ("rz", "rm", "rp"):
             wide = near.astype(np.float64)
-            near = _towards(near, np.sign(wide * wide - x), rnd, np.isfinite(x) & (x > 0), x, x)
+            near = towards(near, np.sign(wide * wide - x), rnd, np.isfinite(x) & (x > 0), x, x)
         return _write(near, ftz)
 
 
@@ -278,108 +278,6 @@ def _fma32_usual(x: Array, y: Array) -> Array | None:
     # True for the exponents 0 and 255.
     doubtful |= found + np.uint32(0x00800000) & np.uint32(0x7F000000) == 0
     return None if doubtful.any() else found
-
-
-def _add64(x: Array, y: Array, rnd: str) -> Array:
-    near = np.asarray(x + y)
-    if rnd == "rn":
-        return near
-    x, y = np.broadcast_arrays(x, y)
-    found = _directed(near, lambda p, q: p + q, rnd, x, y)
-    same = (near == 0) & (np.signbit(x) == np.signbit(y))
-    return np.where(same, near, found)
-
-
-def _directed(
-    near: Array, function: Callable[..., Fraction], rnd: str, *operands: Array, where: Any = True
-) -> Array:
-    """Another rounding of f64 than to nearest, exactly; `near` stays where an operand is not finite."""
-    operands = tuple(np.broadcast_arrays(*operands))
-    finite = np.broadcast_to(np.asarray(where), near.shape).copy()
-    for operand in operands:
-        finite &= np.isfinite(operand)
-    found = near.copy()
-    found[finite] = exact_f64(function, rnd, *(o[finite] for o in operands))
-    return found
-
-
-def _fma64(x: Array, y: Array, z: Array, rnd: str) -> Array:
-    finite = np.isfinite(x) & np.isfinite(y)
-    usual = finite & np.isfinite(z)
-    # A product that f64 cannot hold is no infinity yet.
-    near = np.where(finite & ~usual, z, x * y + z)
-    if rnd == "rn":
-        fast = usual & _middle(x * y) & _middle(x) & _middle(y) & (_middle(z) | (z == 0))
-        fast_result = _fma64_fast(np.where(fast, x, 1), np.where(fast, y, 1), np.where(fast, z, 0))
-        near = np.where(fast, fast_result, near)
-        usual = usual & ~fast
-    if usual.any():
-        exact = exact_f64(lambda p, q, r: p * q + r, rnd, x[usual], y[usual], z[usual])
-        # 0 + 0 of one sign keeps it.
-        zeros = (x[usual] * y[usual] == 0) & (np.minimum(np.abs(x[usual]), np.abs(y[usual])) == 0)
-        zeros &= (z[usual] == 0) & (np.signbit(x[usual] * y[usual]) == np.signbit(z[usual]))
-        near[usual] = np.where(zeros, z[usual], exact)
-    return near
-
-
-def _middle(x: Array) -> Array:
-    """Far from overflow and from subnormals, so that no error term is lost."""
-    size = np.abs(x)
-    return np.asarray((size > 2.0**-450) & (size < 2.0**450))
-
-
-def _fma64_fast(x: Array, y: Array, z: Array) -> Array:
-    """Boldo and Melquiond's algorithm; the product's error by Dekker's splitting."""
-    product = x * y
-    x1, x0 = _split(x)
-    y1, y0 = _split(y)
-    low = ((x1 * y1 - product) + x1 * y0 + x0 * y1) + x0 * y0
-    t = z + low
-    back = t - z
-    t_low = (z - (t - back)) + (low - back)
-    v = product + t
-    back = v - product
-    v_low = (product - (v - back)) + (t - back)
-    return np.asarray(v + sum_to_odd(t_low, v_low))
-
-
-def _split(x: Array) -> tuple[Array, Array]:
-    big = x * 134217729.0  # 2^27 + 1
-    high = big - (big - x)
-    return high, x - high
-
-
-def _towards(near: Array, side: Array, rnd: str, valid: Array, x: Array, y: Array) -> Array:
-    """`near`, or its neighbour. `side` > 0: it lies above the exact value, < 0: below. Infinite for
-    overflow."""
-    negative = np.signbit(x) != np.signbit(y) if x is not y else np.zeros(np.shape(x), np.bool_)
-    down = np.nextafter(near, np.float32(-np.inf))
-    up = np.nextafter(near, np.float32(np.inf))
-    if rnd == "rz":
-        lower, raise_ = (side > 0) & ~negative, (side < 0) & negative
-    elif rnd == "rm":
-        lower, raise_ = side > 0, np.zeros(np.shape(side), np.bool_)
-    else:
-        lower, raise_ = np.zeros(np.shape(side), np.bool_), side < 0
-    found = np.where(valid & lower, down, np.where(valid & raise_, up, near))
-    # Stepping from the least number to zero keeps the sign.
-    return np.where(
-        valid & (found == 0), np.copysign(found, np.where(negative, np.float32(-1), np.float32(1))), found
-    )
-
-
-def _sqrt_directed(near: Array, x: Array, rnd: str) -> Array:
-    found = near.copy()
-    flat, values = found.reshape(-1), np.asarray(x, np.float64).reshape(-1)
-    for i, value in enumerate(values):
-        if not np.isfinite(value) or value <= 0:
-            continue
-        square, exact = Fraction(float(flat[i])) ** 2, Fraction(float(value))
-        if rnd == "rp" and square < exact:
-            flat[i] = np.nextafter(flat[i], np.inf)
-        elif rnd in ("rz", "rm") and square > exact:
-            flat[i] = np.nextafter(flat[i], -np.inf)
-    return flat.reshape(np.shape(x))
 
 
 def _gross64(function: Callable[[Array], Any], a: Any) -> Array:

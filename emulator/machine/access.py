@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from emulator.checks.shadow import ASYNC, OBJECT
+from emulator.machine.conflicts import global_conflict, shared_conflict, two_lanes
 from emulator.machine.copies import load, store
 from emulator.machine.memory import (
     FIRST_SLOT,
@@ -25,11 +25,11 @@ from emulator.machine.memory import (
     WINDOW_BITS,
     Buffer,
 )
+from emulator.machine.traffic import count_global, count_shared
 from emulator.report import FaultKind
 
 if TYPE_CHECKING:
     from emulator.checks.clocks import Index
-    from emulator.checks.shadow import Conflict, Shadow
     from emulator.machine.wave import Wave
 
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -64,8 +64,7 @@ def read(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index) 
         if len(offset):
             granule = _granules(offset, a.width, w.kernel.shared_granule)
             conflict = w.shared_shadow.read(granule, w.warps[row], lane, a.site, a.strong)
-            if conflict:
-                _shared_conflict(w, conflict, a.site)
+            shared_conflict(w, conflict, a.site)
             count_shared(w, "load", a.width, address, row)
             w.counters.add("bytes.shared_to_register", w.warps[row], a.width)
             found[sel] = load(w.shared.data, offset, a.width)
@@ -82,8 +81,7 @@ def read(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index) 
                 if shadow is not None:
                     granule = _granules(offset, a.width, w.launch.granule(buffer))
                     conflict = shadow.read(granule, w.warps[row[which]], lane[which], a.site, a.strong)
-                    if conflict:
-                        _global_conflict(w, conflict, a.site, buffer, shadow)
+                    global_conflict(w, conflict, a.site, buffer)
                 found[which] = load(buffer.data, offset, a.width)
         return found
     if space == "param":
@@ -117,10 +115,9 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
             conflict, twice = w.shared_shadow.write(
                 granule, w.warps[row], lane, a.site, same=same, strong=a.strong
             )
-            if conflict:
-                _shared_conflict(w, conflict, a.site)
+            shared_conflict(w, conflict, a.site)
             if twice is not None and not a.strong:
-                two_lanes(w, a, granule, twice, data, row, lane)
+                two_lanes(w, a.site, a.width, granule, twice, data, row, lane)
             count_shared(w, "store", a.width, address, row)
             w.counters.add("bytes.register_to_shared", w.warps[row], a.width)
             store(w.shared.data, offset, data)
@@ -148,10 +145,9 @@ def write(w: Wave, space: str, a: Access, address: I64, row: Index, lane: Index,
             conflict, twice = shadow.write(
                 granule, w.warps[row[which]], lane[which], a.site, same=same, strong=a.strong
             )
-            if conflict:
-                _global_conflict(w, conflict, a.site, buffer, shadow)
+            global_conflict(w, conflict, a.site, buffer)
             if twice is not None and not a.strong:
-                two_lanes(w, a, granule, twice, data[which], row[which], lane[which])
+                two_lanes(w, a.site, a.width, granule, twice, data[which], row[which], lane[which])
             store(buffer.data, offset, data[which])
         return
     if space == "local":
@@ -202,6 +198,11 @@ def _aligned(w: Wave, a: Access, address: I64, row: Index, lane: Index) -> Bools
             row=int(row[i]), lane=int(lane[i]), buffer=_buffer_at(w, int(address[i])),
         )  # fmt: skip
     return ok
+
+
+def _buffer_at(w: Wave, address: int) -> str | None:
+    buffer = w.launch.memory.find(address >> SLOT_BITS)
+    return None if buffer is None else buffer.name
 
 
 def _shared(
@@ -366,182 +367,3 @@ def outside(w: Wave, a: Access, buffer: Buffer, address: I64, inside: Bools, row
     """Tell the first access that leaves a buffer, if any does."""
     n = len(address)
     _inside(w, a, buffer, address, np.full(n, row), np.full(n, lane), np.arange(n), inside)
-
-
-# -- telling --------------------------------------------------------------------------------------------
-
-
-def _buffer_at(w: Wave, address: int) -> str | None:
-    buffer = w.launch.memory.find(address >> SLOT_BITS)
-    return None if buffer is None else buffer.name
-
-
-def _shared_conflict(w: Wave, c: Conflict, site: int) -> None:
-    """A conflict over shared memory, told with the area and stage it is in."""
-    offset = c.granule * w.kernel.shared_granule % w.shared.pitch
-    name, stage, where = w.launch.area(offset)
-    cta = c.granule * w.kernel.shared_granule // w.shared.pitch
-    if cta != int(w.cta_of[c.warp]):
-        where += f" of CTA {w.launch.cta_name(w, cta)}"
-    if c.what == "no proxy fence":
-        kind = FaultKind.PROXY
-        text = (
-            f"it reads or writes {where} of shared memory by the async proxy, which {_who(w, c)} wrote at"
-            f" {w.kernel.where(c.other_site)}: there is no fence.proxy.async between the two"
-        )
-    elif c.other_lane == OBJECT:
-        kind, text = FaultKind.RACE, f"it touches {where} of shared memory, where an mbarrier lies"
-    elif c.what == "read under way":
-        kind = FaultKind.RACE
-        text = (
-            f"it overwrites {where} of shared memory, which the bulk store of {_who(w, c)} at"
-            f" {w.kernel.where(c.other_site)} may still read: no cp.async.bulk.wait_group covers it"
-        )
-    elif c.other_lane == ASYNC or c.other_warp >= w.clocks.total:
-        kind, text = FaultKind.RACE, f"{_RACES[c.what]} {where} of shared memory, " + _agent(w, c)
-    elif c.what == "unwritten":
-        if not w.launch.watch.strict:
-            return
-        kind, text = FaultKind.READ_UNWRITTEN, f"it reads {where} of shared memory, which nobody has written"
-    elif c.what == "copy under way":
-        kind = FaultKind.RACE
-        text = (
-            f"it touches {where} of shared memory, which the copy of {_who(w, c)} at"
-            f" {w.kernel.where(c.other_site)} is still writing: no wait covers that copy"
-        )
-    else:
-        kind, text = FaultKind.RACE, f"{_RACES[c.what]} {where} of shared memory, " + _unordered(w, c)
-    w.launch.fault(
-        w, kind, site, text, warp=c.warp, lane=c.lane, buffer=name, stage=stage, other_site=c.other_site
-    )
-
-
-def shared_conflict(w: Wave, conflict: Conflict | None, site: int) -> None:
-    """Tell a conflict that a copy or matrix load met."""
-    if conflict is not None:
-        _shared_conflict(w, conflict, site)
-
-
-_RACES = {
-    "write after write": "it overwrites",
-    "read after write": "it reads",
-    "write after read": "it overwrites",
-}
-
-
-def _unordered(w: Wave, c: Conflict) -> str:
-    did = "reads" if c.what == "write after read" else "writes"
-    return f"which {_who(w, c)} {did} at {w.kernel.where(c.other_site)}: nothing orders the two"
-
-
-def _agent(w: Wave, c: Conflict) -> str:
-    """Of something that an asynchronous unit does or did."""
-    where = w.kernel.where(c.other_site)
-    if c.other_warp < w.clocks.total:
-        return (
-            f"which the asynchronous work that {_who(w, c)} issues at {where} touches: nothing orders the"
-            f" two"
-        )
-    barrier = w.mbarriers.of_agent(c.other_warp)
-    if c.what == "write after read":
-        return f"which the WGMMA at {where} reads: no wait for its group is known here"
-    if barrier is None:
-        return f"which the copy at {where} writes: nothing orders the two"
-    return (
-        f"which the copy at {where} writes that the mbarrier {w.mbarriers.name(barrier.offset)} counts: the"
-        f" end of"
-        " that phase is not known here"
-    )
-
-
-def _who(w: Wave, c: Conflict) -> str:
-    if c.other_warp >= w.clocks.total:
-        return "a copy"
-    lane = "" if c.other_lane >= 32 else f" lane {c.other_lane}"
-    if c.other_warp < 0:
-        return "an earlier access"
-    other = w.launch.cta_of_number(c.other_warp)
-    cta = "" if other == int(w.ctas[w.cta_of[c.warp]]) else f" of CTA {w.launch.cta_at(other)}"
-    return f"warp {c.other_warp % w.per_cta}{lane}{cta}"
-
-
-def global_conflict(w: Wave, conflict: Conflict | None, site: int, buffer: Buffer, shadow: Shadow) -> None:
-    """Tell a conflict that a bulk copy met in global memory."""
-    if conflict is not None:
-        _global_conflict(w, conflict, site, buffer, shadow)
-
-
-def _global_conflict(w: Wave, c: Conflict, site: int, buffer: Buffer, shadow: Shadow) -> None:
-    where = f"{buffer.name} {buffer.index_of(c.granule * w.launch.granule(buffer))}"
-    if c.what == "unwritten":
-        kind, text = FaultKind.READ_UNWRITTEN, f"it reads {where}, which nobody has written"
-    elif c.what == "no proxy fence":
-        kind = FaultKind.PROXY
-        text = (
-            f"it reads or writes {where} by the async proxy, which {_who(w, c)} wrote at"
-            f" {w.kernel.where(c.other_site)}: there is no fence.proxy.async between the two"
-        )
-    elif c.other_lane == ASYNC:
-        kind = FaultKind.RACE
-        text = (
-            f"{_RACES[c.what]} {where}, which the bulk copy that {_who(w, c)} issues at"
-            f" {w.kernel.where(c.other_site)} touches: nothing orders the two"
-        )
-    else:
-        kind, text = FaultKind.RACE, f"{_RACES[c.what]} {where}, " + _unordered(w, c)
-    w.launch.fault(w, kind, site, text, warp=c.warp, lane=c.lane, buffer=buffer.name, other_site=c.other_site)
-
-
-def two_lanes(w: Wave, a: Access, granule: Index, twice: Bools, data: U8, row: Index, lane: Index) -> None:
-    """Several lanes wrote the same bytes at once: harmless only if all wrote the same."""
-    per = max(a.width // granule.shape[1], 1)
-    pieces = data[:, : per * granule.shape[1]].reshape(len(data), granule.shape[1], per)
-    flat, values = granule.ravel(), pieces.reshape(-1, per)
-    order = np.argsort(flat, kind="stable")
-    same = flat[order][1:] == flat[order][:-1]
-    differs = (values[order][1:] != values[order][:-1]).any(axis=1) & same
-    if not differs.any():
-        return
-    pieces_each = granule.shape[1]
-    i, j = int(order[1:][differs][0]) // pieces_each, int(order[:-1][differs][0]) // pieces_each
-    if row[i] == row[j]:
-        who = "several lanes write"
-    else:
-        other = int(w.warps[row[j]])
-        cta = w.launch.cta_name(w, int(w.cta_of[other]))
-        who = f"it and warp {other % w.per_cta} of CTA {cta} write"
-    w.launch.fault(
-        w, FaultKind.RACE, a.site, f"{who} different values to the same bytes, and nothing orders the two",
-        row=int(row[i]), lane=int(lane[i]),
-    )  # fmt: skip
-
-
-# -- counting -------------------------------------------------------------------------------------------
-
-
-def count_shared(w: Wave, what: str, width: int, address: I64, row: Index) -> None:
-    """Requests, passes over the banks, and conflicts: passes beyond the least for that many bytes."""
-    if not w.launch.counting:
-        return
-    # Rows come in order.
-    begins = np.concatenate([[True], row[1:] != row[:-1]])
-    rows, dense = row[begins], np.cumsum(begins) - 1
-    passes = w.counters.shared(width, address - w.shared.base, dense, len(rows))
-    lanes = np.bincount(dense)
-    least = np.maximum(1, -(-lanes * max(width, 4) // 128))
-    warps = w.warps[rows]
-    w.counters.add(f"shared_requests.{what}", warps)
-    w.counters.add(f"shared_wavefronts.{what}", warps, passes)
-    w.counters.add(f"bank_conflicts.{what}", warps, np.maximum(passes - least, 0))
-
-
-def count_global(w: Wave, what: str, address: I64, width: int, row: Index) -> None:
-    """Requests and 32-byte sectors."""
-    if not w.launch.counting or not len(address):
-        return
-    # Rows come in order.
-    begins = np.concatenate([[True], row[1:] != row[:-1]])
-    rows, dense = row[begins], np.cumsum(begins) - 1
-    warps = w.warps[rows]
-    w.counters.add(f"global_requests.{what}", warps)
-    w.counters.add(f"global_sectors.{what}", warps, w.counters.sectors(address, width, dense, len(rows)))

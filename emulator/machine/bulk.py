@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.checks import async_shadow
+from emulator.machine import conflicts
 from emulator.machine.copies import load, store
 from emulator.machine.units import Idle, lands_at_once
 from emulator.report import FaultKind
@@ -98,13 +99,11 @@ class Bulk(Idle):
 
     def issue_load(self, made: Load, lane: int) -> None:
         """A load begins."""
-        from emulator.machine import access
-
         w = self._w
         found = async_shadow.write(
             w.shared_shadow, "shared", made.granule, made.warp, lane, made.site, made.barrier.agent
         )
-        access.shared_conflict(w, found, made.site)
+        conflicts.shared_conflict(w, found, made.site)
         if lands_at_once(w, copy=True):
             self._land(made)
         else:
@@ -155,8 +154,6 @@ class Bulk(Idle):
 
     def issue_store(self, made: Store) -> None:
         """A store or reduction begins; `group` is filled in here."""
-        from emulator.machine import access
-
         w = self._w
         key = made.warp, made.lane
         made.group = self._group.get(key, 0)
@@ -164,14 +161,14 @@ class Bulk(Idle):
         found = async_shadow.begin_read(
             w.shared_shadow, "shared", source.granule, made.warp, made.lane, made.site
         )
-        access.shared_conflict(w, found, made.site)
+        conflicts.shared_conflict(w, found, made.site)
         number = made.warp + w.clocks.base
         for piece in made.pieces:
             write = async_shadow.write if made.apply is None else async_shadow.reduce
             found = write(piece.shadow, "global", piece.granule, made.warp, made.lane, made.site, number)
             if found is not None and found.what == "write after write" and self._same(made, piece):
                 continue
-            access.global_conflict(w, found, made.site, piece.buffer, piece.shadow)
+            conflicts.global_conflict(w, found, made.site, piece.buffer)
         if lands_at_once(w, copy=False):
             self._read(made)
             self._write(made)

@@ -5,9 +5,8 @@ registers, at any moment between its issue and the wait for its group. Each warp
 alone, so a warp that is ahead need not stand still; but its wait ends only when all four have issued.
 
 What it reads in shared memory is read by an agent of the clocks (one a warpgroup, its stamps are the groups):
-who waits for the group knows it, and may hand that on for all four warps. Registers of a WGMMA under way may
-not be touched. Plain moves are excepted, since compilers put them there: they carry the result, and that it
-is under way. """
+who waits for the group knows it, and may hand that on for all four warps. held_registers.py: who touches
+registers of a WGMMA under way. """
 
 from __future__ import annotations
 
@@ -21,39 +20,19 @@ import numpy.typing as npt
 from emulator.arith import warpgroup as arith
 from emulator.checks import async_shadow
 from emulator.checks.clocks import FIRST
-from emulator.machine import access
+from emulator.machine import conflicts
 from emulator.machine.copies import load
+from emulator.machine.held_registers import HeldRegisters
 from emulator.machine.mbarriers import MBARRIERS
 from emulator.machine.units import Idle, lands_at_once
+from emulator.machine.wgmma_operands import Form, OperandPlaces, Places
 from emulator.report import FaultKind
 
 if TYPE_CHECKING:
     from emulator.machine.wave import Array, Wave
 
 Bools = npt.NDArray[np.bool_]
-Places = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-"""Of an operand: offsets of its pieces, and the watched pieces of shared memory that they are."""
-
 WARPS = 4
-
-
-@dataclass(frozen=True)
-class Form:
-    """What an instruction says, but for its values."""
-
-    site: int
-    n: int
-    d_type: str
-    a_type: str
-    b_type: str
-    d: tuple[int, ...]
-    """Registers."""
-    a: tuple[int, ...]
-    """Registers of A; none where it lies in shared memory."""
-    signs: tuple[int, int]
-    mn_major: tuple[bool, bool]
-    satfinite: bool
-    flops: int
 
 
 @dataclass
@@ -89,89 +68,18 @@ class Warpgroups(Idle):
 
     def __init__(self, w: Wave) -> None:
         self._w = w
-        tracked = sorted(w.kernel.warpgroup_registers)
-        self._place = {register: at for at, register in enumerate(tracked)}
-        shape = (len(tracked), w.count)
-        self._busy = np.zeros(shape, np.int32)
-        """Number behind the last operation that has the register."""
-        self._touched = np.zeros(shape, np.int64)
-        """When it was last touched by anything else."""
-        self._now = 1
-        self._fenced = np.zeros(w.count, np.int64)
-        self._issued = np.zeros(w.count, np.int32)
-        self._waited = np.zeros(w.count, np.int32)
-        self._done = np.zeros(w.count, np.int32)
+        self.held = HeldRegisters(w, self)
+        self.issued = np.zeros(w.count, np.int32)
+        self.waited = np.zeros(w.count, np.int32)
+        self.done = np.zeros(w.count, np.int32)
         """Operations of each warp: issued, waited for, computed."""
-        self._forms: dict[int, Array] = {}
-        """By instruction: see _registers_of."""
         self._commits: list[list[int]] = [[] for _ in range(w.count)]
         """Of each warp: operations issued at each commit."""
         self._groups: dict[int, Group] = {}
-        self._places: dict[tuple[int, int, bool], tuple[Array, Array]] = {}
-        """Where operands lie in a CTA: see _operand."""
+        self._places = OperandPlaces(w)
         self._each = -(-w.per_cta // WARPS)
 
-    # -- registers --------------------------------------------------------------------------------------
-
-    def touched(self, index: int, write: bool) -> None:
-        """An instruction reads or writes a register that WGMMAs have, in the group's rows."""
-        w = self._w
-        at = self._place[index]
-        self._check(at, self._under_way(at), write)
-        self._now += 1
-        self._touched[at, w.warps] = self._now
-
-    def _under_way(self, at: int) -> Bools:
-        """Of each warp of the group: whether a WGMMA has the register."""
-        rows = self._w.warps
-        busy: Bools = self._busy[at, rows] > self._waited[rows]
-        return busy
-
-    def _check(self, at: int, wrong: Bools, write: bool) -> None:
-        if np.count_nonzero(wrong):
-            self._accuse(int(self._w.warps[int(np.argmax(wrong))]), at, write)
-
-    def set(self, target: int, value: Array) -> None:
-        """A plain move of a constant. Compilers put those behind the fence too: that is no touch."""
-        at = self._place[target]
-        self._check(at, self._under_way(at), write=True)
-        self._w.put_quietly(target, self._w.whole(value))
-
-    def _accuse(self, warp: int, at: int, write: bool) -> None:
-        w = self._w
-        number = int(self._busy[at, warp]) - 1
-        made = self._groups[self._of(warp)].operations[number]
-        assert made is not None
-        site = w.site
-        register = w.kernel.function.registers[sorted(w.kernel.warpgroup_registers)[at]].name
-        what = "writes" if write else "reads"
-        w.launch.fault(
-            w, FaultKind.REGISTERS, site,
-            f"it {what} {register}, which the WGMMA at {w.kernel.where(made.form.site)} has: no"
-            " wgmma.wait_group covers that", warp=warp, other_site=made.form.site,
-        )  # fmt: skip
-
-    def move(self, target: int, source: int) -> None:
-        """A plain move between two registers."""
-        w = self._w
-        rows = w.warps
-        a, b = self._place[source], self._place[target]
-        self._check(b, self._under_way(b) & ~self._under_way(a), write=True)
-        if (self._busy[a, rows] > self._done[rows]).any() or (self._busy[b, rows] > self._done[rows]).any():
-            self._compute(rows.tolist(), {p: int(self._issued[p]) for p in rows.tolist()})
-        value = w.registers[source]
-        if value is None:
-            value = w.garbage(source)
-        w.put_quietly(target, value if w.idx is None else value[w.idx])
-        self._busy[b, rows] = self._busy[a, rows]
-        self._touched[b, rows] = self._touched[a, rows]
-
     # -- instructions -----------------------------------------------------------------------------------
-
-    def fence(self) -> None:
-        """wgmma.fence by the group's warps."""
-        self._now += 1
-        self._fenced[self._w.warps] = self._now
 
     def _of(self, warp: int) -> int:
         w = self._w
@@ -180,41 +88,18 @@ class Warpgroups(Idle):
     def issue(self, form: Form, a: Sequence[int], b: Sequence[int], adds: Sequence[bool]) -> None:
         """wgmma.mma_async by the group's warps, with a descriptor (or 0) and scale-d of each."""
         w = self._w
-        self._check_fence(form)
+        self.held.check_fence(form)
         together: dict[int, list[int]] = {}
         for row, warp in enumerate(w.warps.tolist()):
             together.setdefault(self._of(warp), []).append(row)
         for number, rows in together.items():
             self._issue(number, form, rows, a, b, adds)
-        self._busy[self._registers_of(form), w.warps] = self._issued[w.warps]
+        self.held.hold(form)
         w.counters.add(f"mma.wgmma_m64n{form.n}k{form.flops // (128 * form.n)}.{form.a_type}", w.warps)
         w.counters.add("mma_flops", w.warps, form.flops // WARPS)
         if lands_at_once(w, copy=False):
             warps = w.warps.tolist()
-            self._compute(warps, {p: int(self._issued[p]) for p in warps})
-
-    def _registers_of(self, form: Form) -> Array:
-        """(n, 1): the places of the registers of D and A."""
-        found = self._forms.get(form.site)
-        if found is None:
-            found = self._forms[form.site] = np.array([[self._place[r]] for r in (*form.d, *form.a)])
-        return found
-
-    def _check_fence(self, form: Form) -> None:
-        w = self._w
-        fenced = self._fenced[w.warps]
-        late = self._touched[self._registers_of(form), w.warps] > fenced[None, :]
-        if (fenced == 0).any() or late.any():
-            row = int(np.argmax(late.any(axis=0) | (fenced == 0)))
-            name = ""
-            if late[:, row].any():
-                register = (*form.d, *form.a)[int(np.argmax(late[:, row]))]
-                name = f" {w.kernel.function.registers[register].name} was touched behind the last one"
-            w.launch.fault(
-                w, FaultKind.REGISTERS, form.site, f"no wgmma.fence orders its"
-                f" registers:{name or ' none came'}",
-                row=row,
-            )  # fmt: skip
+            self.compute(warps, {p: int(self.issued[p]) for p in warps})
 
     def _issue(
         self, number: int, form: Form, rows: list[int], a: Sequence[int], b: Sequence[int],
@@ -225,7 +110,7 @@ class Warpgroups(Idle):
         fresh: dict[int, list[int]] = {}
         for row in rows:
             warp = int(w.warps[row])
-            place = int(self._issued[warp])
+            place = int(self.issued[warp])
             if place == len(g.operations):
                 g.operations.append(Operation(form, a[row], b[row], adds[row], len(self._commits[warp])))
             made = g.operations[place]
@@ -243,7 +128,7 @@ class Warpgroups(Idle):
             made.issued |= 1 << warp % w.per_cta % WARPS
             if form.a:
                 made.registers[warp] = np.stack([self._register(r)[warp] for r in form.a])
-            self._issued[warp] = place + 1
+            self.issued[warp] = place + 1
             fresh.setdefault(place, []).append(warp)
         for place, warps in fresh.items():
             made = g.operations[place]
@@ -272,47 +157,12 @@ class Warpgroups(Idle):
         value = self._w.registers[index]
         return self._w.garbage(index) if value is None else value
 
-    def _operand(
-        self, bits: int, extent: int, mn_major: bool, warp: int, site: int
-    ) -> tuple[Array, Array] | None:
-        """Offsets of an operand's pieces in the wave's shared memory, and all their granules; None, and a
-        fault, where it cannot be."""
-        w = self._w
-        found = self._places.get((bits, extent, mn_major))
-        if found is None:
-            inner = self._in_cta(bits, extent, mn_major, warp, site)
-            if inner is None:
-                return None
-            granules = access.shared_granules(w, inner.reshape(-1), 16).reshape(-1)
-            found = self._places[bits, extent, mn_major] = inner, granules
-        start = int(w.cta_of[warp]) * w.shared.pitch
-        return found[0] + start, found[1] + start // w.kernel.shared_granule
-
-    def _in_cta(self, bits: int, extent: int, mn_major: bool, warp: int, site: int) -> Array | None:
-        w = self._w
-        try:
-            address = arith.pieces(bits, extent, mn_major)
-        except ValueError as error:
-            w.launch.fault(w, FaultKind.DESCRIPTOR, site, str(error), warp=warp)
-            return None
-        inner = address - w.shared.base
-        if inner.min() < 0 or inner.max() + 16 > w.shared.size:
-            bad = inner[(inner < 0) | (inner + 16 > w.shared.size)]
-            w.launch.fault(
-                w, FaultKind.OUT_OF_BOUNDS, site,
-                f"its matrix of {extent} {'columns' if mn_major else 'rows'} reaches {int(bad[0])} bytes"
-                f" into the"
-                f" {w.shared.size} bytes of shared memory", warp=warp,
-            )  # fmt: skip
-            return None
-        return inner
-
     def _operands(self, made: Operation, warp: int) -> tuple[Places | None, Places | None]:
         form = made.form
         a = None
         if not form.a:
-            a = self._operand(made.a, arith.ROWS, form.mn_major[0], warp, form.site)
-        return a, self._operand(made.b, form.n, form.mn_major[1], warp, form.site)
+            a = self._places.find(made.a, arith.ROWS, form.mn_major[0], warp, form.site)
+        return a, self._places.find(made.b, form.n, form.mn_major[1], warp, form.site)
 
     def _read(self, number: int, made: Operation, warps: list[int]) -> None:
         """Check what an operation reads, for warps that issue it now."""
@@ -325,7 +175,7 @@ class Warpgroups(Idle):
             found = async_shadow.after_writes(
                 w.shared_shadow, "shared", granule, np.array(warps), True, "read after write"
             )
-            access.shared_conflict(w, found, made.form.site)
+            conflicts.shared_conflict(w, found, made.form.site)
             if first:
                 slot = w.shared_shadow.columns - self._each + number % self._each
                 async_shadow.agent_read(w.shared_shadow, granule, slot, FIRST + made.group, made.form.site)
@@ -335,7 +185,7 @@ class Warpgroups(Idle):
     def commit(self) -> None:
         """wgmma.commit_group by the group's warps."""
         for warp in self._w.warps.tolist():
-            self._commits[warp].append(int(self._issued[warp]))
+            self._commits[warp].append(int(self.issued[warp]))
 
     def wait(self, pending: int, site: int) -> None:
         """wgmma.wait_group by the group's warps: those whose warpgroup has not issued yet stand still."""
@@ -353,11 +203,11 @@ class Warpgroups(Idle):
             going.append(warp)
             w.pc[warp, lanes] = site + 1
             if over > 0:
-                self._waited[warp] = max(int(self._waited[warp]), wanted)
+                self.waited[warp] = max(int(self.waited[warp]), wanted)
                 w.clocks.know(warp, self._agent(warp), FIRST + over - 1)
         w.counters.add("waits.wgmma", w.warps)
         if going:
-            self._compute(going, {p: int(self._waited[p]) for p in going})
+            self.compute(going, {p: int(self.waited[p]) for p in going})
             for number in {self._of(p) for p in going}:
                 self._forget(number)
 
@@ -373,7 +223,7 @@ class Warpgroups(Idle):
         w = self._w
         cta, part = divmod(number, self._each)
         first = cta * w.per_cta + part * WARPS
-        over = int(min(self._waited[first : first + WARPS].min(), self._done[first : first + WARPS].min()))
+        over = int(min(self.waited[first : first + WARPS].min(), self.done[first : first + WARPS].min()))
         at = over - 1
         while at >= 0 and g.operations[at] is not None:
             g.operations[at] = None
@@ -381,19 +231,20 @@ class Warpgroups(Idle):
 
     # -- computing --------------------------------------------------------------------------------------
 
-    def _compute(self, warps: list[int], upto: dict[int, int]) -> None:
+    def compute(self, warps: list[int], upto: dict[int, int]) -> None:
         """Bring the results of some warps up to so many operations of each."""
-        left = [p for p in warps if self._done[p] < upto[p]]
+        left = [p for p in warps if self.done[p] < upto[p]]
         while left:
             by: dict[tuple[tuple[int, ...], str, int], list[int]] = {}
             for p in left:
-                made = self._operation(p, int(self._done[p]))
+                made = self.operation(p, int(self.done[p]))
                 by.setdefault((made.form.d, made.form.d_type, made.form.n), []).append(p)
             for (d, kind, _), some in by.items():
                 self._chains(d, kind, some, upto)
-            left = [p for p in left if self._done[p] < upto[p]]
+            left = [p for p in left if self.done[p] < upto[p]]
 
-    def _operation(self, warp: int, place: int) -> Operation:
+    def operation(self, warp: int, place: int) -> Operation:
+        """The operation that a warp came to as its `place`th, which not all have waited for."""
         made = self._groups[self._of(warp)].operations[place]
         assert made is not None
         return made
@@ -409,20 +260,20 @@ class Warpgroups(Idle):
         place = {p: i for i, p in enumerate(warps)}
         together: dict[tuple[int, int], list[int]] = {}
         for p in warps:
-            together.setdefault((self._of(p), int(self._done[p])), []).append(p)
+            together.setdefault((self._of(p), int(self.done[p])), []).append(p)
         for (_, first), some in together.items():
             index = [place[p] for p in some]
             at = first
             stop = min(upto[p] for p in some)
             while at < stop:
-                made = self._operation(some[0], at)
+                made = self.operation(some[0], at)
                 if made.form.d != d or made.form.d_type != kind:
                     break
                 found = self._product(made, some, sums[index])
                 if found is not None:
                     sums[index] = found
                 at += 1
-            self._done[some] = at
+            self.done[some] = at
         values = arith.to_registers(kind, sums)
         for register, value in zip(d, values, strict=True):
             new = self._register(register).copy()
@@ -459,10 +310,10 @@ class Warpgroups(Idle):
     def exited(self, site: int) -> None:
         """See Unit."""
         w = self._w
-        late = self._issued[w.warps] > self._waited[w.warps]
+        late = self.issued[w.warps] > self.waited[w.warps]
         if late.any():
             warp = int(w.warps[int(np.argmax(late))])
-            made = self._operation(warp, int(self._issued[warp]) - 1)
+            made = self.operation(warp, int(self.issued[warp]) - 1)
             text = f"it ends while its WGMMA at {w.kernel.where(made.form.site)} is not waited for"
             w.launch.fault(w, FaultKind.OUTSTANDING_WORK, site, text, warp=warp)
 
@@ -471,7 +322,7 @@ class Warpgroups(Idle):
         w = self._w
         for part in range(self._each):
             first = cta * w.per_cta + part * WARPS
-            some = self._issued[first : min(first + WARPS, (cta + 1) * w.per_cta)]
+            some = self.issued[first : min(first + WARPS, (cta + 1) * w.per_cta)]
             if some.max(initial=0) and (len(some) < WARPS or some.min() != some.max()):
                 g = self._groups[cta * self._each + part]
                 made = next((m for m in g.operations[int(some.min()) :] if m is not None), None)
@@ -494,4 +345,4 @@ class Warpgroups(Idle):
         return told
 
 
-__all__ = ["Form", "Warpgroups"]
+__all__ = ["Warpgroups"]

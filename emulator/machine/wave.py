@@ -1,18 +1,16 @@
-"""Which threads are resident, what do their registers hold, and who runs next?
+"""Which threads are resident, what are they doing, and what do they execute?
 
 A wave is the CTAs that are on the device at once. Threads of all its warps that are at the same instruction
 are run together, as one numpy operation over (warps, 32) arrays: that is what makes it quick. Every lane has
 its own program counter; lanes of a warp that went different ways come together again because the least
 program counter runs first, and because an instruction for a whole warp waits for the lanes it names.
-
-Register arrays are never changed in place: a write makes a new one, so a `mov` may hand on the array itself.
-"""
+group.py: the threads that run now, and registers; turns.py: whose turn it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +20,9 @@ from emulator.checks.shadow import Shadow
 from emulator.counters import Counters
 from emulator.errors import EmulatorError
 from emulator.kernel import STRETCH
+from emulator.machine.group import WARP, Array, Group, Index
 from emulator.machine.memory import RANK_SHIFT, SharedMemory
+from emulator.machine.turns import Turns
 from emulator.report import FaultKind, Order
 
 if TYPE_CHECKING:
@@ -31,13 +31,8 @@ if TYPE_CHECKING:
     from emulator.machine.launch import Launching
     from emulator.machine.units import Unit
 
-Array: TypeAlias = npt.NDArray[Any]
-Index: TypeAlias = npt.NDArray[np.intp]
-
-WARP = 32
 RUN, AT_BARRIER, AT_CONVERGE, EXITED, PARKED = 0, 1, 2, 3, 4
 """What a lane is doing. PARKED: an asynchronous unit will wake it, to try the same instruction again."""
-_FAR = np.iinfo(np.int32).max
 _CANNOT = (
     ArithmeticError,
     AssertionError,
@@ -51,20 +46,6 @@ _CANNOT = (
 )
 """What numpy and Python say of operands that do not fit an instruction; becomes an EmulatorError with its
 line."""
-_PATIENCE = 256
-"""Turns that one place may take in a row while lanes elsewhere wait for theirs: it may be a loop that waits
-for them."""
-
-GARBAGE = {
-    "pred": np.bool_(True),
-    8: np.uint8(0xFF),
-    16: np.uint16(0x7FFF),
-    32: np.uint32(0x7FFFDEAD),
-    64: np.uint64(0x7FFFDEADDEADDEAD),
-}
-"""What registers hold that nobody wrote: NaN, or an address far from everything."""
-
-
 class Stop(Exception):  # ends a run, for whoever asked for the first fault only or a limit
     """The run is over; the faults say why."""
 
@@ -80,7 +61,7 @@ class Converge(Exception):  # caught by the wave: the lanes wait for the others 
         self.passing: npt.NDArray[np.bool_] | None = None
 
 
-class Wave:
+class Wave(Group):
     """The state of resident CTAs, and the loop that runs them."""
 
     def __init__(self, launch: Launching, kernel: Kernel, ctas: Sequence[int]) -> None:
@@ -92,20 +73,18 @@ class Wave:
         from emulator.machine.register_pool import RegisterPool
         from emulator.machine.warpgroups import Warpgroups
 
-        self.launch = launch
-        self.kernel = kernel
-        self.order: Order = launch.order
-        self.rng = np.random.default_rng((launch.order.seed, launch.step, ctas[0] if len(ctas) else 0))
         bx, by, bz = launch.block
         threads = bx * by * bz
         self.per_cta: int = -(-threads // WARP)
+        super().__init__(kernel, len(ctas) * self.per_cta)
+        count = self.count
+        self.launch: Launching = launch
+        self.order: Order = launch.order
+        self.rng = np.random.default_rng((launch.order.seed, launch.step, ctas[0] if len(ctas) else 0))
         self.ctas = launch.order_of_ctas[np.asarray(ctas, np.intp)]
         self.cluster: int = launch.cluster_size
         self.rank: Index = np.arange(len(ctas)) % self.cluster
         """Of each resident CTA in its cluster."""
-        self.count = len(ctas) * self.per_cta
-        count = self.count
-        self.all_warps: Index = np.arange(count)
         self.cta_of: Index = self.all_warps // self.per_cta
 
         tid = (np.arange(self.per_cta * WARP).reshape(1, self.per_cta, WARP)).repeat(len(ctas), 0)
@@ -141,8 +120,6 @@ class Wave:
 
         self.pc = np.zeros((count, WARP), np.int32)
         self.status = np.where(exists, RUN, EXITED).astype(np.uint8)
-        self.registers: list[Array | None] = [None] * len(kernel.function.registers)
-        self._garbage: dict[int, Array] = {}
         self.local: npt.NDArray[np.uint8] | None = None
         self.shared = SharedMemory(len(ctas), launch.shared_bytes, kernel.shared_base)
         first = ctas[0] * self.per_cta if len(ctas) else 0
@@ -173,154 +150,23 @@ class Wave:
         """What works beside the warps, or makes them wait."""
         self.events = 0
         """Counts what may let a parked lane go on."""
-        self._tracked: frozenset[int] = kernel.warpgroup_registers
         self.counters = Counters(launch.roles, self.per_cta)
         self.cycle: int = 0
         self._block: Block = kernel.block(0)
         self._at = 0
 
-        # The group that runs now: rows are its warps.
-        self.idx: Index | slice | None = None
-        """Where its warps lie among all: None for all of them, a slice where they lie side by side."""
-        self.mask: npt.NDArray[np.bool_] | None = None
-        self.rows = count
-        self.warps: Index = self.all_warps
-        self.lanes_full = np.tile(np.arange(WARP), count)
-        self.rows_full = np.repeat(self.all_warps, WARP)
-        self._everywhere = np.ones((count, WARP), np.bool_)
-        self._everywhere.setflags(write=False)
-        self._carry = np.zeros((count, WARP), np.bool_)
-        self._turns: dict[int, int] = {}
-        self._turn = 0
-        self._streak: Array = np.zeros(1, np.int32)
-        """How many turns in a row each warp has had (ahead and behind)."""
-        self._rests: Array | None = None
-        """Until which turn a warp stands back."""
+        self._turns = Turns(self)
         self._held = False
         """Whether any lane waits for the rest of its warp."""
         self._tried: dict[int, bytes] = {}
         """How the lanes of a warp stood when it was last tried to let those go on."""
 
-    # -- registers --------------------------------------------------------------------------------------
-
-    def get(self, index: int) -> Array:
-        """The register's value in the group's rows."""
-        if index in self._tracked:
-            self.warpgroups.touched(index, write=False)
-        value = self.registers[index]
-        if value is None:
-            value = self.garbage(index)
-        return value if self.idx is None else value[self.idx]
-
-    def put(self, index: int, value: Array) -> None:
-        """Write the group's active lanes."""
-        if index in self._tracked:
-            self.warpgroups.touched(index, write=True)
-        if self.idx is None and self.mask is None:
-            self.registers[index] = self.whole(value)
-        else:
-            self._put(index, value)
-
-    def put_quietly(self, index: int, value: Array) -> None:
-        """The same, of a register that a WGMMA may have: nobody is told."""
-        if self.idx is None and self.mask is None:
-            self.registers[index] = self.whole(value)
-        else:
-            self._put(index, value)
-
-    def _put(self, index: int, value: Array) -> None:
-        base = self.registers[index]
-        new = (self.garbage(index) if base is None else base).copy()
-        if self.mask is None:
-            new[self.idx] = value
-        elif self.idx is None or isinstance(self.idx, slice):
-            np.copyto(new if self.idx is None else new[self.idx], value, where=self.mask)
-        else:
-            rows = new[self.idx]
-            np.copyto(rows, value, where=self.mask)
-            new[self.idx] = rows
-        self.registers[index] = new
-
-    def poke(self, index: int, warp: int, lanes: npt.NDArray[np.bool_], value: Any) -> None:
-        """Write one value to lanes of one warp, whatever runs now."""
-        base = self.registers[index]
-        new = (self.garbage(index) if base is None else base).copy()
-        new[warp, lanes] = value
-        self.registers[index] = new
-
-    def garbage(self, index: int) -> Array:
-        """What a register holds that nobody wrote."""
-        bits = self.kernel.register_bits[index]
-        found = self._garbage.get(bits)
-        if found is None:
-            value = GARBAGE["pred" if bits == 1 else bits]
-            found = self._garbage[bits] = np.full((self.count, WARP), value)
-            found.setflags(write=False)
-        return found
-
-    def carry(self) -> npt.NDArray[np.bool_]:
-        """The carry flags of the group's rows."""
-        return self._carry[self.warps]
-
-    def set_carry(self, value: npt.NDArray[np.bool_]) -> None:
-        """Write the carry flags of the active lanes."""
-        rows = self._carry[self.warps]
-        np.copyto(rows, value, where=self.mask_full())
-        self._carry[self.warps] = rows
-
-    def special_value(self, name: str) -> Array:
-        """A special register that differs between lanes or warps."""
-        value = self.special[name]
-        return value if self.idx is None else value[self.idx]
-
-    def active(self) -> tuple[Index, Index]:
-        """(row of the group, lane) of each active lane, rows in order."""
-        if self.mask is None:
-            n = self.rows * WARP
-            return self.rows_full[:n], self.lanes_full[:n]
-        found = np.nonzero(self.mask)
-        return found[0], found[1]
-
-    def pick(self, value: Array, row: Index, lane: Index) -> Array:
-        """value[row, lane] of `active()`."""
-        if value.shape != (self.rows, WARP):
-            value = np.broadcast_to(value, (self.rows, WARP))
-        return value.reshape(-1) if self.mask is None else value[row, lane]
-
-    def spread(self, flat: Array, row: Index, lane: Index) -> Array:
-        """The other way: (n,) of active lanes as (rows, 32)."""
-        if self.mask is None:
-            return flat.reshape(self.rows, WARP)
-        value = np.zeros((self.rows, WARP), flat.dtype)
-        value[row, lane] = flat
-        return value
-
-    def whole(self, value: Array) -> Array:
-        """(rows, 32), also of what is the same everywhere."""
-        if value.shape == (self.rows, WARP):
-            return value
-        # broadcast_to costs more than most instructions do.
-        full = np.empty((self.rows, WARP), value.dtype)
-        full[...] = value
-        return full
-
-    def mask_full(self) -> npt.NDArray[np.bool_]:
-        """The active lanes as (rows, 32), also where all are."""
-        return self._everywhere[: self.rows] if self.mask is None else self.mask
+    # -- control ----------------------------------------------------------------------------------------
 
     @property
     def site(self) -> int:
         """The instruction that is executed now."""
         return min(self._block.start + self._at, len(self.kernel.body) - 1)
-
-    # -- control ----------------------------------------------------------------------------------------
-
-    def focus(self, warps: Index) -> None:
-        """Let the group be some warps, in order; whoever calls this sets the mask."""
-        first, count = int(warps[0]), len(warps)
-        # Basic slices of registers are views, and cost a fraction of a selection.
-        self.idx = slice(first, first + count) if int(warps[-1]) - first == count - 1 else warps
-        self.warps, self.rows = warps, count
 
     def jump(self, target: int, where: npt.NDArray[np.bool_] | None = None) -> None:
         """Set the program counter of the group's active lanes (of those in `where`)."""
@@ -385,8 +231,6 @@ class Wave:
 
     def run(self) -> None:
         """Until every thread has ended. Faults go to the launch."""
-        serial = self.order.kind in ("ahead", "behind")
-        random = self.order.kind == "random"
         while True:
             live = self.status == RUN
             able = live.any(axis=1)
@@ -400,73 +244,10 @@ class Wave:
                 if any(unit.force() for unit in self.units) or any(unit.give_up() for unit in self.units):
                     continue
                 self._stop()
-            if random:
+            if self.order.kind == "random":
                 for unit in self.units:
                     unit.tick()
-                self._execute(*self._draw(live, able))
-                continue
-            if serial:
-                live = self._foremost(live)
-            at = np.where(live, self.pc, _FAR)
-            start = int(at.min())
-            turns = self._turns[start] = self._turns.get(start, 0) + 1
-            if turns > _PATIENCE and not serial:
-                places = np.unique(at[live])
-                if len(places) > 1:
-                    start = int(min(places, key=lambda p: (self._turns.get(int(p), 0) // _PATIENCE, p)))
-            here = at == start
-            warps = np.nonzero(here.any(axis=1))[0]
-            self._execute(start, warps, here if len(warps) == self.count else here[warps])
-
-    def _foremost(self, live: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Lanes of one warp that can run: the first (ahead) or last (behind). Where CTAs have nothing to do
-        with each other, one of each CTA, which comes to the same and takes fewer turns."""
-        parts = 1 if self.clocks.full else len(self.ctas)
-        can = live.any(axis=1).reshape(parts, -1)
-        if self._rests is not None:
-            awake = can & (self._rests <= self._turn)
-            can = np.where(awake.any(axis=1, keepdims=True), awake, can)
-        if self.order.kind == "ahead":
-            keep = can.argmax(axis=1)
-        else:
-            keep = can.shape[1] - 1 - can[:, ::-1].argmax(axis=1)
-        only = np.zeros_like(can)
-        only[np.arange(parts), keep] = True
-        # Who has run for long without a pause may be spinning: the others get their turns.
-        self._turn += 1
-        self._streak = np.where(only, self._streak + 1, 0)
-        tired = self._streak > _PATIENCE
-        if tired.any():
-            rests = np.zeros(can.shape, np.int64) if self._rests is None else self._rests
-            self._rests = np.where(tired, self._turn + 4 * _PATIENCE, rests)
-            self._streak[tired] = 0
-        chosen: npt.NDArray[np.bool_] = live & only.reshape(-1, 1)
-        return chosen
-
-    def _draw(
-        self, live: npt.NDArray[np.bool_], able: npt.NDArray[np.bool_]
-    ) -> tuple[int, Index, npt.NDArray[np.bool_]]:
-        """The place of a random lane, and a random choice of warps with lanes there: see _execute."""
-        some = np.nonzero(able)[0]
-        first = int(some[self.rng.integers(len(some))])
-        lanes = np.nonzero(live[first])[0]
-        place = int(self.pc[first, lanes[self.rng.integers(len(lanes))]])
-        draw = self.rng.random()
-        # Where CTAs have nothing to do with each other, the same warps of each.
-        count = self.count if self.clocks.full else self.per_cta
-        if draw < 0.4:
-            rows = np.arange(first % count, self.count, count)
-        elif draw < 0.8:
-            chosen = self.rng.random(count) < 0.5
-            chosen[first % count] = True
-            rows = np.nonzero(chosen if count == self.count else np.tile(chosen, self.count // count))[0]
-        else:
-            rows = some
-        here = live[rows] & (self.pc[rows] == place)
-        if len(rows) > 1:
-            there = here.any(axis=1)
-            rows, here = rows[there], here[there]
-        return place, rows, here
+            self._execute(*self._turns.next(live, able))
 
     def _execute(self, start: int, warps: Index, mask: npt.NDArray[np.bool_]) -> None:
         """Run the block at `start` for some lanes, `mask` (rows, 32), of some warps, which have at least one
@@ -553,8 +334,10 @@ __all__ = [
     "PARKED",
     "RUN",
     "WARP",
+    "Array",
     "Converge",
     "FaultKind",
+    "Index",
     "Step",
     "Stop",
     "Wave",

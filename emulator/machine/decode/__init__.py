@@ -1,8 +1,9 @@
 """Which step does an instruction become?
 
 One table from opcode to the function that reads the operands once and gives a closure over them; running an
-instruction is then one call. context.py: operands; alu.py: arithmetic; memory.py, copies.py; warp.py: between
-lanes; matrix.py: tensor cores; control.py: what ends a block.
+instruction is then one call. context.py: operands; alu.py, moves.py; memory.py, atomics.py, order.py: loads,
+stores and fences; copies.py, bulk*.py: asynchronous copies; mbarrier.py, cluster.py; warp.py: between lanes;
+matrix.py, wgmma.py: tensor cores; control.py: what ends a block.
 """
 
 from __future__ import annotations
@@ -13,26 +14,39 @@ import numpy as np
 
 from emulator.errors import PtxError
 from emulator.kernel import Kernel
-from emulator.machine.decode import alu, cluster, control, copies, matrix, mbarrier, memory, warp, wgmma
+from emulator.machine.decode import (
+    alu,
+    atomics,
+    cluster,
+    control,
+    copies,
+    matrix,
+    mbarrier,
+    memory,
+    moves,
+    order,
+    warp,
+    wgmma,
+)
 from emulator.machine.decode.context import Context, Reader
 from emulator.machine.decode.control import exit_threads
-from emulator.machine.wave import Array, Converge, Step, Wave
+from emulator.machine.wave import Converge, Step, Wave
 from emulator.ptx.nodes import Instruction
 
 _TABLE: dict[str, Callable[[Context], Step]] = {
     **dict.fromkeys(alu.OPCODES, alu.arithmetic),
     **dict.fromkeys(("addc", "subc", "madc"), alu.with_carry),
-    "mov": alu.move,
-    "setp": alu.compare,
-    "cvt": alu.convert,
-    "selp": alu.select,
+    "mov": moves.move,
+    "setp": moves.compare,
+    "cvt": moves.convert,
+    "selp": moves.select,
     "ld": memory.load,
     "ldu": memory.load,
     "st": memory.store,
-    "atom": memory.atomic,
-    "red": memory.atomic,
-    "fence": memory.fence,
-    "membar": memory.fence,
+    "atom": atomics.atomic,
+    "red": atomics.atomic,
+    "fence": order.fence,
+    "membar": order.fence,
     "prefetch": memory.prefetch,
     "prefetchu": memory.prefetch,
     "cvta": memory.convert_address,
@@ -140,7 +154,7 @@ def guarded(step: Step, read: Reader, negated: bool) -> Step:
             return
         try:
             if count != active.size:
-                some: Array = active.any(axis=1)
+                some = np.asarray(active.any(axis=1))
                 if np.count_nonzero(some) != len(some):
                     active = active[some]
                     w.focus(warps[some])

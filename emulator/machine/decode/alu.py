@@ -10,23 +10,22 @@ import numpy as np
 
 from emulator.arith import bits as logic
 from emulator.arith import compare as comparing
-from emulator.arith import convert as converting
 from emulator.arith import floats, halves, integers
-from emulator.kernel import BITS, plain_move
+from emulator.kernel import BITS
 from emulator.machine.decode.context import UNSIGNED, Context
 from emulator.machine.decode.forms import COMPARED, FORMS, type_of
 from emulator.machine.wave import Array, Step, Wave
-from emulator.ptx.nodes import Imm, Reg, Sink
+from emulator.ptx.nodes import Imm
 
 Function: TypeAlias = Callable[..., Array]
 Plan: TypeAlias = tuple[Function, Sequence[int], int]
 """The function on raw bits, the widths of its operands, the width of its result."""
 
-_ROUND = ("rn", "rz", "rm", "rp", "rna", "rs")
+ROUND = ("rn", "rz", "rm", "rp", "rna", "rs")
 _FLOAT = ("f32", "f64", "f32x2")
 _HALF = ("f16", "f16x2", "bf16", "bf16x2")
 _LOGIC = {"and": logic.and_, "or": logic.or_, "xor": logic.xor}
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
+COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
             "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")  # fmt: skip
 
 OPCODES = (
@@ -60,7 +59,7 @@ def arithmetic(c: Context) -> Step:
 
 
 def _rounding(c: Context, *more: str) -> str:
-    return next((m for m in c.i.modifiers if m in _ROUND or m in more), "rn")
+    return next((m for m in c.i.modifiers if m in ROUND or m in more), "rn")
 
 
 def _plan(c: Context) -> tuple[str, Function, Sequence[int], int]:
@@ -312,8 +311,8 @@ def _set(c: Context, kind: str) -> Plan:
     """set.op{.bool}{.ftz}.dtype.stype d, a, b{, c}."""
     results = ("u16", "s16", "u32", "s32", "f16", "bf16", "f32", "f16x2", "bf16x2")
     d_type, _ = _two_types(c, results, COMPARED)
-    c.allow(*_COMPARE, "and", "or", "xor", "ftz", d_type, kind)
-    operator = _operator(c, kind)
+    c.allow(*COMPARE, "and", "or", "xor", "ftz", d_type, kind)
+    operator = operator_of(c, kind)
     boolean = next((m for m in c.i.modifiers if m in ("and", "or", "xor")), None)
     ftz, bits = c.has("ftz"), BITS[kind]
     if boolean is None:
@@ -332,16 +331,16 @@ def _set(c: Context, kind: str) -> Plan:
 _TYPED: dict[str, Callable[[Context, str], Plan]] = {"dp4a": _dot, "dp2a": _dot, "slct": _slct, "set": _set}
 
 
-def _operator(c: Context, kind: str) -> str:
+def operator_of(c: Context, kind: str) -> str:
     """The comparison, which must be one of the type's."""
-    found = c.one_of(*_COMPARE)
+    found = c.one_of(*COMPARE)
     known: tuple[str, ...]
     if kind[0] == "b" and not kind.startswith("bf"):
         known = ("eq", "ne")
     elif kind[0] in "us":
         known = ("eq", "ne", "lt", "le", "gt", "ge") + (("lo", "ls", "hi", "hs") if kind[0] == "u" else ())
     else:
-        known = tuple(o for o in _COMPARE if o not in ("lo", "ls", "hi", "hs"))
+        known = tuple(o for o in COMPARE if o not in ("lo", "ls", "hi", "hs"))
     if found not in known:
         raise c.error(f"comparison .{found} of .{kind} is not one of {', '.join('.' + o for o in known)}")
     return found
@@ -377,109 +376,4 @@ def with_carry(c: Context) -> Step:
     return step
 
 
-# -- moves, comparisons, conversions --------------------------------------------------------------------
-
-
-def move(c: Context) -> Step:
-    """mov.type d, a; also packing and unpacking of vectors."""
-    kind = type_of(c)
-    target, source = c.operands(2)
-    if kind == "pred":
-        read, write = c.predicate(source), c.dest(target, 1)
-    elif BITS[kind] == 128:
-        raise c.error("type .b128 is not known here")
-    else:
-        read, write = c.value(source, BITS[kind], kind), c.dest(target, BITS[kind])
-    pair = plain_move(c.i)
-    if pair is not None and pair[0] in c.kernel.warpgroup_registers:
-        to, of = pair
-        return lambda w: w.warpgroups.move(to, of)
-    if isinstance(target, Reg) and target.index in c.kernel.warpgroup_registers and isinstance(source, Imm):
-        constant = target.index
-        return lambda w: w.warpgroups.set(constant, read(w))
-    return lambda w: write(w, read(w))
-
-
-def compare(c: Context) -> Step:
-    """setp.op{.bool}{.ftz}.type p{|q}, a, b{, c}."""
-    kind = c.i.modifiers[-1]
-    if kind not in COMPARED:
-        raise c.error(f"type .{kind} cannot be compared")
-    c.allow(*_COMPARE, "and", "or", "xor", "ftz", kind)
-    operator = _operator(c, kind)
-    boolean = next((m for m in c.i.modifiers if m in ("and", "or", "xor")), None)
-    ops = c.operands(3, 4)
-    bits = BITS[kind]
-    a, b = c.value(ops[1], bits, kind), c.value(ops[2], bits, kind)
-    with_ = c.predicate(ops[3]) if len(ops) == 4 else None
-    if (with_ is None) != (boolean is None):
-        raise c.error("a third operand and a boolean operation go together")
-    ftz = c.has("ftz")
-    target, q = c.two(ops[0])
-    write_p, write_q = c.dest(target, 1), c.dest(q, 1)
-
-    def step(w: Wave) -> None:
-        third = None if with_ is None else with_(w)
-        p, second = comparing.setp(kind, operator, a(w), b(w), boolean, third, ftz)
-        write_p(w, p)
-        write_q(w, second)
-
-    if isinstance(q, Sink) and boolean is None and kind not in ("f16x2", "bf16x2"):
-        return lambda w: write_p(w, comparing.compare(kind, operator, a(w), b(w), ftz))
-    return step
-
-
-def select(c: Context) -> Step:
-    """selp.type d, a, b, p."""
-    kind = type_of(c)
-    bits = BITS[kind]
-    d, a, b, p = c.operands(4)
-    read_a, read_b, read_p = c.value(a, bits, kind), c.value(b, bits, kind), c.predicate(p)
-    write = c.dest(d, bits)
-    return lambda w: write(w, np.where(read_p(w), read_a(w), read_b(w)))
-
-
-_PACKED = {"e4m3x2": 16, "e5m2x2": 16, "e2m3x2": 16, "e3m2x2": 16, "e2m1x2": 8, "ue8m0x2": 16}
-_WHOLE = tuple(f"{s}{n}" for s in "us" for n in (8, 16, 32, 64))
-_TO_WHOLE = ("rni", "rzi", "rmi", "rpi")
-
-
-def convert(c: Context) -> Step:
-    """cvt{.rounding}{.ftz}{.sat}.dtype.atype, and the packed forms."""
-    if len(c.i.modifiers) < 2:
-        raise c.error("not two types")
-    d_type, a_type = c.i.modifiers[-2:]
-    flags = c.i.modifiers[:-2]
-    if c.has("pack", "rs"):
-        raise c.error("cvt.pack and stochastic rounding (.rs) are not known here")
-    source, result = _width(c, a_type), _width(c, d_type)
-    c.allow("rn", "rz", "rm", "rp", "rna", *_TO_WHOLE, "ftz", "sat", "satfinite", "relu", d_type, a_type)
-    rnd = next((m for m in flags if m in _ROUND or m in _TO_WHOLE), None)
-    if (d_type in _WHOLE) != (rnd in _TO_WHOLE) and a_type not in _WHOLE and d_type != a_type:
-        raise c.error(
-            "a conversion to whole numbers, and no other, needs a rounding .rni, .rzi, .rmi or .rpi"
-        )
-    options = {name: True for name in ("ftz", "sat", "satfinite", "relu") if name in flags}
-    # A narrow number may lie in a wider register (PTX ISA 9.4.1).
-    write = c.dest(c.operands(2, 3)[0], result, d_type[0] == "s", wider=True)
-    if len(c.i.operands) == 3:
-        # Two values packed into one register; the first goes to the upper half.
-        if not d_type.endswith("x2") or a_type != "f32":
-            raise c.error("3 operands, not 2")
-        high, low = (c.value(op, source, a_type, wider=True) for op in c.i.operands[1:])
-        return lambda w: write(w, converting.cvt(d_type, a_type, high(w), low(w), rnd=rnd, **options))
-    if d_type.endswith("x2") != a_type.endswith("x2"):
-        raise c.error("2 operands, not 3" if a_type == "f32" else "a pair and a single number")
-    read = c.value(c.i.operands[1], source, a_type, wider=True)
-    return lambda w: write(w, converting.cvt(d_type, a_type, read(w), rnd=rnd, **options))
-
-
-def _width(c: Context, kind: str) -> int:
-    if kind in _PACKED:
-        return _PACKED[kind]
-    if kind in (*_WHOLE, "f16", "bf16", "f32", "f64", "tf32", "f16x2", "bf16x2"):
-        return BITS[kind]
-    raise c.error(f"type .{kind} is not known here")
-
-
-__all__ = ["OPCODES", "arithmetic", "compare", "convert", "move", "select", "with_carry"]
+__all__ = ["COMPARE", "OPCODES", "ROUND", "arithmetic", "operator_of", "with_carry"]

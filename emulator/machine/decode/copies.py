@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.machine import access
+from emulator.machine import access, conflicts, traffic
 from emulator.machine.access import Access
 from emulator.machine.copies import Issue
 from emulator.machine.decode.bulk import bulk
@@ -87,10 +87,10 @@ def _copy(c: Context) -> Step:
         warp = w.warps[row]
         granule = access.shared_granules(w, offset, size)
         conflict, twice = w.shared_shadow.write(granule, warp, lane, site, copy=True)
-        access.shared_conflict(w, conflict, site)
+        conflicts.shared_conflict(w, conflict, site)
         if twice is not None:
-            access.two_lanes(w, landing, granule, twice, data, row, lane)
-        access.count_shared(w, "copy", size, address, row)
+            conflicts.two_lanes(w, site, size, granule, twice, data, row, lane)
+        traffic.count_shared(w, "copy", size, address, row)
         nothing = np.zeros(len(row), np.int32)
         landed = np.zeros(len(row), np.bool_)
         w.copies.issue(Issue(site, warp, lane, nothing, offset, granule, data, landed))

@@ -8,8 +8,8 @@ import numpy as np
 
 from emulator.kernel import BITS
 from emulator.machine.decode.context import Context, Reader
-from emulator.machine.warpgroups import Form
 from emulator.machine.wave import Step, Wave
+from emulator.machine.wgmma_operands import Form
 from emulator.ptx.nodes import Imm, Operand, Reg, Vector
 from emulator.report import FaultKind
 
@@ -26,7 +26,7 @@ def wgmma(c: Context) -> Step:
     """Every wgmma but wait_group."""
     if c.has("fence"):
         c.allow("fence", "sync", "aligned")
-        return _whole(c, lambda w: w.warpgroups.fence())
+        return _whole(c, lambda w: w.warpgroups.held.fence())
     if c.has("commit_group"):
         c.allow("commit_group", "sync", "aligned")
         return _whole(c, lambda w: w.warpgroups.commit())
