@@ -34,6 +34,7 @@ from worker.verify.device_elements import (
     storage,
     unsigned,
 )
+from worker.verify.device_integers import Integers, integers_of
 from worker.verify.device_memory import DeviceBuffer
 from worker.verify.device_reference import finish
 from worker.verify.elements import element_dtype
@@ -369,6 +370,49 @@ def test_integers_must_be_exact(prove: Callable[..., list[Any]]) -> None:
     memory = HostMemory(HostCuda({}))
     case = device_mains(gemm(dtype="s8"), 1)[0]
     assert prepare_device_case(case, memory).bound.absolute == 0.0
+
+
+@pytest.mark.parametrize("k", [1, 16, 96, 264, 1000, 4112, 1 << 16, 1 << 20])
+@pytest.mark.parametrize("b", ["s8", "u8"])
+@pytest.mark.parametrize("a", ["s8", "u8"])
+def test_sums_of_integers_stay_within_an_f16(a: str, b: str, k: int) -> None:
+    """By their own numbers, not by the formula that chose them: the worst case, or 8 sigmas of a sum; twice
+    that is still finite."""
+    problem = gemm(64, 64, k, {"a": a, "b": b, "acc": "s32", "c": "f16"}, alpha="any")
+    ranges = {"a": (0, 0), "b": (0, 0)}
+    for case in (*device_mains(problem, 4), *device_neighbours(problem, 4)):
+        numbers, depth = {}, case.problem.k
+        for stream, (name, dtype) in enumerate((("a", a), ("b", b))):
+            words = np.empty(max(20_000, 2 * depth), storage(dtype))
+            fill_random(np, words, dtype, case.seed, stream, integers_of(case, name))
+            numbers[name] = words.astype(np.int64)
+            low, high = ranges[name]
+            ranges[name] = min(low, int(words.min())), max(high, int(words.max()))
+        products = numbers["a"] * numbers["b"]
+        worst = depth * int(np.abs(numbers["a"]).max()) * int(np.abs(numbers["b"]).max())
+        likely = abs(depth * products.mean()) + 8 * products.std() * depth**0.5
+        assert min(worst, likely) * max(1.0, abs(case.alpha)) < 65504 * 0.75
+        if depth:  # a sum is of many numbers, however large k is
+            assert depth * np.count_nonzero(products) / products.size >= min(depth / 4, 20)
+    # And each operand has its whole range in one of the cases.
+    assert ranges == {
+        name: {"s8": (-128, 127), "u8": (0, 255)}[dtype] for name, dtype in (("a", a), ("b", b))
+    }
+
+
+@pytest.mark.parametrize("a", ["s8", "u8"])
+def test_the_reference_of_integers_is_a_finite_f16(a: str) -> None:
+    memory = HostMemory(HostCuda({}))
+    for k in (96, 4112):
+        problem = gemm(40, 48, k, {"a": a, "b": "s8", "acc": "s32", "c": "f16"}, alpha="any")
+        for case in device_mains(problem, 3):
+            (part,) = prepare_device_case(case, memory).parts
+            assert np.isfinite(part.reference.values.astype(np.float16)).all()
+            assert np.abs(part.reference.values).max() > 100.0
+    # Where the result holds every sum, both have their whole range.
+    wide = device_mains(gemm(k=4112, dtype={"a": a, "b": "s8", "acc": "s32", "c": "f32"}), 3)[0]
+    assert integers_of(wide, "b") == Integers(-128, 127)
+    assert integers_of(wide, "a") == Integers(*{"s8": (-128, 127), "u8": (0, 255)}[a])
 
 
 def test_neighbours_are_for_vector_copies_too() -> None:

@@ -30,6 +30,7 @@ from worker.verify.device_elements import (
     storage,
     unsigned,
 )
+from worker.verify.device_integers import integers_of
 from worker.verify.device_memory import DeviceBuffer, DeviceMemory
 from worker.verify.device_reference import MOST_FLOPS, parts_of
 from worker.verify.prepared import INPUTS, Part, as_matrix, wanted_inputs
@@ -143,7 +144,8 @@ def prepare_device_case(case: Case, memory: DeviceMemory, *, most_flops: float =
         buffer = new_buffer(case, operand, memory)
         view = operand_view(case, operand, buffer, memory)
         values = memory.xp.empty(view.size, view.dtype)
-        fill_random(memory.xp, values, operand_dtype(case.problem, operand), case.seed, INPUTS.index(operand))
+        dtype, stream = operand_dtype(case.problem, operand), INPUTS.index(operand)
+        fill_random(memory.xp, values, dtype, case.seed, stream, integers_of(case, operand))
         if view.size:
             view[...] = values.reshape(view.shape)
         inputs[operand], arrays[operand] = buffer, as_matrix(case, operand, view)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from worker.verify.device_integers import Integers
 from worker.verify.elements import element_dtype
 from worker.verify.poison import pattern
 
@@ -85,8 +86,11 @@ def _steps(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
     return ((ordered[1:].astype(np.float64) + ordered[:-1]) / 2).astype(np.float32), codes
 
 
-def fill_random(xp: Any, words: Array, name: str, seed: int, stream: int) -> None:
-    """Numbers uniform in [-1, 1] (integers over their whole range) into a flat array of words.
+def fill_random(
+    xp: Any, words: Array, name: str, seed: int, stream: int, integers: Integers | None = None
+) -> None:
+    """Numbers uniform in [-1, 1] into a flat array of words; s8 and u8 as `integers` says, over their whole
+    range where it is None.
 
     Element i depends on seed, stream and i alone (SplitMix64 over a counter), so numpy and CuPy give the
     same.
@@ -95,13 +99,25 @@ def fill_random(xp: Any, words: Array, name: str, seed: int, stream: int) -> Non
     for low in range(0, words.size, CHUNK):
         high = min(words.size, low + CHUNK)
         bits = _mix(xp.arange(low, high, dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15) + start)
-        words[low:high] = _from_bits(xp, bits, name)
+        if integers is None:
+            words[low:high] = _from_bits(xp, bits, name)
+        else:
+            words[low:high] = _integers(xp, bits, integers).astype(words.dtype)
 
 
 def _mix(z: Array) -> Array:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
     return z ^ (z >> np.uint64(31))
+
+
+def _integers(xp: Any, bits: Array, of: Integers) -> Array:
+    """The upper 24 bits say which number, the lower whether it stays."""
+    width = np.uint64(of.high - of.low + 1)
+    values = ((bits >> np.uint64(40)) * width >> np.uint64(24)).astype(np.int64) + of.low
+    if of.density < 1.0:
+        values[(bits & np.uint64(0xFF_FFFF)) >= np.uint64(of.density * 2**24)] = 0
+    return values
 
 
 def _from_bits(xp: Any, bits: Array, name: str) -> Array:
