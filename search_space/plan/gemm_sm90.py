@@ -84,7 +84,8 @@ class GemmSm90:
         """Small problems for the emulator."""
         shape = Shape.of(problem)
         grid = gemm_sm90_plan.grid_of(shape, schedule)
-        return gemm_sm90_proof.problems(problem, shape, Tile.of(schedule), grid)
+        hilbert = schedule.text("raster") == "hilbert"
+        return gemm_sm90_proof.problems(problem, shape, Tile.of(schedule), grid, hilbert=hilbert)
 
     def roles(self, problem: Problem, device: Device, schedule: Schedule) -> dict[str, range]:
         """The producer's warps and each consumer's."""

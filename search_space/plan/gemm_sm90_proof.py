@@ -2,14 +2,14 @@
 
 As for the other CUDA families they keep what a verdict depends on and choose sizes that reach every part of
 the code. Besides: tiles of a cluster that lie outside the result, and blocks with one tile and with several
-(the prover runs every other problem as if the device had one SM)."""
+(the prover runs every other problem as if the device had room for three clusters)."""
 
 from __future__ import annotations
 
 from rooftile.problem import Gemm, Problem
 
 from search_space.plan.gemm_cuda_plan import Grid
-from search_space.plan.gemm_cuda_proof import proof_problem
+from search_space.plan.gemm_cuda_proof import BATCH, many, more_across, proof_problem
 from search_space.plan.gemm_cuda_shape import Shape
 from search_space.plan.gemm_sm90_tile import TMA, Tile
 
@@ -17,39 +17,44 @@ _PRODUCTS = 12_000_000
 """About what the emulator multiplies in a second or two; tiles count whole."""
 
 
-def problems(problem: Problem, shape: Shape, t: Tile, g: Grid) -> tuple[Problem, ...]:
-    """The small problems, most telling first."""
+def problems(problem: Problem, shape: Shape, t: Tile, g: Grid, *, hilbert: bool) -> tuple[Problem, ...]:
+    """The small problems, most telling first: a long sum; many tiles; less than one; nothing to sum."""
     assert isinstance(problem, Gemm)
     tile = t.rows * t.bn * t.bk * t.cluster
     wanted = 2 * t.stages + 1 if g.splits == 1 else g.splits * (t.stages + 1)
     turns = max(min(wanted, _PRODUCTS // tile), t.stages + 2, g.splits)
-    few = max(2, g.splits)
-    batch = 2 if shape.batch > 1 else 1
+    batch = BATCH if shape.batch > 1 else 1
     odd_k = max(t.bk // 2 - 3, 1)
-    # One cluster's tiles, of which the last is outside or ragged; two clusters below each other (and in each
-    # batch entry); less than one; nothing to sum.
+    down, beside, entries = many(g, tile, batch, square=hilbert and g.group == 4)
+    steps = g.splits  # each part of k has something
+    if t.persistent:
+        # A block has several tiles, with more steps in all than two turns of the ring: what is kept from tile
+        # to tile shows. In turns each consumer has two, and one of them a third.
+        each = down * beside * entries // 3
+        steps = max(steps, min(-(-(2 * t.stages + 1) // each), _PRODUCTS // (tile * each)))
+    # One cluster's tiles, of which the last is outside or ragged; clusters below and beside each other; less
+    # than one tile; nothing to sum.
+    few = (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1))
     sizes = [
         (_part(t.bm, t.cluster_m), _part(t.bn, t.cluster_n), (turns - 1) * t.bk + odd_k, 1),
-        (t.bm * t.cluster_m + 5, _part(t.bn, t.cluster_n), (few - 1) * t.bk + odd_k, max(batch, 1)),
-        (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1), odd_k, batch),
-        (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1), 0, 1),
+        (
+            (down - 1) * t.bm * t.cluster_m + 5,
+            (beside - 1) * t.bn * t.cluster_n + _part(t.bn, t.cluster_n),
+            (steps - 1) * t.bk + odd_k,
+            entries,
+        ),
+        (*few, (g.splits - 1) * t.bk + odd_k, batch),
     ]
-    if t.persistent:
-        # On one SM a block has three tiles at least, with more steps in all than two turns of the ring: what
-        # is kept from tile to tile shows. In turns each consumer has two, and one of them a third.
-        tiles = 5 if t.pingpong else 3
-        steps = max(few, min(-(-(2 * t.stages + 1) // tiles), _PRODUCTS // (tile * tiles)))
-        rows = (tiles - 1) * t.bm * t.cluster_m + 5
-        sizes[1] = (rows, sizes[1][1], (steps - 1) * t.bk + odd_k, sizes[1][3])
-    if g.splits > 1:
-        sizes = [s for s in sizes if s[2] > (g.splits - 1) * t.bk]  # legal: each part of k has something
+    if g.splits == 1:
+        m, n = more_across(g, t.bm * t.cluster_m, t.bn * t.cluster_n)
+        sizes.append((m + few[0], n + few[1], 0, 1))
     found = []
-    for rows, columns, k, entries in sizes:
+    for rows, columns, k, count in sizes:
         m, n = (columns, rows) if t.swap else (rows, columns)
         if t.store == TMA:
             unit = 16 // shape.out_size
             n = -(-n // unit) * unit
-        found.append(proof_problem(problem, shape, g, m, n, k, entries))
+        found.append(proof_problem(problem, shape, g, m, n, k, count))
     return tuple(dict.fromkeys(found))
 
 

@@ -20,18 +20,24 @@ from rooftile.plan import Arg, Launch, LaunchPlan
 from rooftile.problem import Gemm
 from support.instructions import text_kernel
 
+from bench.mutations.gemm_sm90 import ONE as MUTATED
 from emulator import EmulatorError, FaultKind, Limits, Operand, Order, Program, Report, run_plan
 from search_space.device import Device
 from search_space.registry import get_family
 from worker.compile import compile_kernel
-from worker.verify.emulated import proof_case
+from worker.verify.proof_cases import proof_case
 
 LIMITS = Limits(instructions=20_000, seconds=4.0)
 WORDS = """
 u32 s32 b32 u64 s64 b64 f32 f16 bf16 f16x2 b16 u8 pred v2 v4 shared global local const param sync aligned
 trans x1 x2 x4 row col wide lo hi ftz sat rn rz approx ca cg idx bfly add exch acquire release volatile gpu
-eq lt and or cc nothing
+eq lt and or cc nothing mbarrier try_wait parity arrive expect_tx init cluster release.cluster shared::cta
+shared::cluster bulk bulk_group tensor 2d multicast::cluster mbarrier::complete_tx::bytes wgmma mma_async
+fence commit_group wait_group read m64n64k16 m64n8k16 inc dec async proxy wmma mma load store a b c m16n16k16
+m8n32k16
 """
+MATRIX = r"mma|matrix|mbarrier|cp\.|fence|setmaxnreg|bar|elect|mapa"
+"""Instructions that a kernel is about: every other change is to one of them."""
 NUMBERS = """
 0 1 -1 3 16 31 32 64 128 4096 65535 2147483647 -2147483648 4294967295 9223372036854775807 0f3F800000
 0f7FC00000 0d3FF0000000000000 1.5
@@ -41,9 +47,10 @@ NUMBERS = """
 class Kernel:
     """A compiled kernel with what it takes to run it."""
 
-    def __init__(self, dtype: str, home: Path, **values: Any) -> None:
-        family, device = get_family("gemm_sm80"), Device.for_arch("sm_80")
-        problem = Gemm(64, 64, 96, dtype, alpha="any", beta="any")
+    def __init__(self, name: str, arch: str, dtype: str, home: Path, **values: Any) -> None:
+        family, device = get_family(name), Device.for_arch(arch)
+        layout = {"a": "mk", "b": "nk"} if name == "gemm_sm90" else {"a": "mk", "b": "kn"}
+        problem = Gemm(64, 64, 96, dtype, layout=layout, alpha="any", beta="any")
         schedule = family.default(problem, device).replace(**values)
         assert not family.check(problem, device, schedule)
         made = compile_kernel(family.build(problem, device, schedule), home=home)
@@ -51,17 +58,20 @@ class Kernel:
         self.text = made.ptx.rstrip(b"\0").decode()
         self.lines = self.text.split("\n")
         self.plan = family.plan(problem, device, schedule)
+        self.type: Any = ml_dtypes.bfloat16 if dtype == "bf16" else np.float16
+        self.b_shape = (64, 96) if name == "gemm_sm90" else (96, 64)
         self.sizes = proof_case(problem, 0, 0).names()
         self.whole = [
             i for i, line in enumerate(self.lines) if line.startswith("\t") and line.rstrip().endswith(";")
         ]
         self.whole = [i for i in self.whole if not self.lines[i].lstrip().startswith(".")]
+        self.matrix = [i for i in self.whole if re.search(MATRIX, self.lines[i])]
 
     def run(self, text: str, order: Order, plan: LaunchPlan | None = None, sizes: Any = None) -> Report:
         """Small matrices of ones."""
-        kind: Any = ml_dtypes.bfloat16
+        kind = self.type
         arrays = {
-            "a": np.ones((64, 96), kind), "b": np.ones((96, 64), kind), "c": np.ones((64, 64), kind),
+            "a": np.ones((64, 96), kind), "b": np.ones(self.b_shape, kind), "c": np.ones((64, 64), kind),
             "out": np.zeros((64, 64), kind),
         }  # fmt: skip
         plan = plan or self.plan
@@ -76,16 +86,33 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
     home = tmp_path_factory.mktemp("home")
     tile = {"bm": 64, "bn": 64, "bk": 32, "warps_m": 2, "warps_n": 2, "stages": 3}
     return [
-        Kernel("bf16", home, **tile),
-        Kernel("bf16", home, **tile, split_k=2, split_sum="last"),
+        Kernel("gemm_sm80", "sm_80", "bf16", home, **tile),
+        Kernel("gemm_sm80", "sm_80", "bf16", home, **tile, split_k=2, split_sum="last"),
     ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def volta(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    home = tmp_path_factory.mktemp("home")
+    return Kernel("gemm_sm70", "sm_70", "f16", home, bm=64, bn=64, bk=32, warps_m=2, warps_n=2)
+
+
+@pytest.fixture(scope="session")
+def hopper(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
+    """Stores by TMA, and a cluster of two whose copies are multicast."""
+    home = tmp_path_factory.mktemp("home")
+    small = MUTATED | {"bm": 64, "bn": 32, "stages": 2}
+    return [
+        Kernel("gemm_sm90", "sm_90a", "bf16", home, **small, store="tma", store_columns=32, store_panels=1),
+        Kernel("gemm_sm90", "sm_90a", "bf16", home, **small | {"cluster_n": 2}),
+    ]
 
 
 def changed(kernel: Kernel, rng: Random) -> str:
     """The text with one to three changes."""
     lines = list(kernel.lines)
     for _ in range(rng.randint(1, 3)):
-        i = rng.choice(kernel.whole)
+        i = rng.choice(kernel.whole if rng.random() < 0.5 else kernel.matrix)
         kind = rng.randrange(9)
         line = lines[i]
         if kind == 0:
@@ -159,8 +186,21 @@ def test_changed_kernels_end_in_an_error_or_a_report(kernels: list[Kernel], part
     assert len(endings) >= 3, endings  # the changes do something
 
 
-def test_the_unchanged_kernels_are_clean(kernels: list[Kernel]) -> None:
-    for kernel in kernels:
+def test_changed_kernels_of_volta_end_in_an_error_or_a_report(volta: Kernel) -> None:
+    endings = {attempt(volta, seed) for seed in range(12)}
+    assert len(endings) >= 3, endings
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_changed_kernels_of_hopper_end_in_an_error_or_a_report(hopper: list[Kernel], number: int) -> None:
+    endings = {attempt(hopper[number], seed) for seed in range(number * 12, number * 12 + 12)}
+    assert len(endings) >= 3, endings
+
+
+def test_the_unchanged_kernels_are_clean(
+    kernels: list[Kernel], volta: Kernel, hopper: list[Kernel]
+) -> None:
+    for kernel in (*kernels, volta, *hopper):
         for kind in ("early", "late"):
             report = kernel.run(kernel.text, Order(kind))
             assert report.clean, report.faults

@@ -31,6 +31,8 @@ class Case:
     align: int = 1  # bytes that the base is a multiple of, for end
     out_is_c: bool = False
     shares_b_of: str | None = None
+    odd: bool = False
+    """NaN, and infinities where the result has them, are among the inputs."""
 
     def names(self) -> dict[str, int]:
         """m n k batch, pitches and steps, as a LaunchPlan wants them (all but threads)."""

@@ -1,10 +1,11 @@
 """Is a CUDA schedule right in the emulator: its own PTX, on small problems that keep its structure?
 
-For each of the family's proof problems, and each order in which asynchronous work may complete: fresh inputs
-from a recorded seed, poisoned outputs, a run of the LaunchPlan, then every element against float64 within the
-bounds that the device check uses, and nothing written beside them. The emulator's own accusations come first:
-they say more than the wrong numbers they may have caused. A plan that says it is deterministic must give the
-same bits in every order.
+For each of the family's proof problems (numbers and pitches: worker/verify/proof_cases.py), and each order in
+which asynchronous work may complete: fresh inputs from a recorded seed, poisoned outputs, a run of the
+LaunchPlan, then every element against float64 within the bounds that the device check uses, NaN where the
+reference has it, and nothing written beside them. The emulator's own accusations come first: they say more
+than the wrong numbers they may have caused. A plan that says it is deterministic must give the same bits in
+every order.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rooftile.errors import RooftileError
 from rooftile.plan import Launch, LaunchPlan
-from rooftile.problem import Gemm, Problem
+from rooftile.problem import Problem
 
 from emulator import EmulatorError, FaultKind, Limits, Operand, Order, Program, Region, run_plan
 from service.store.enums import TrialReason
-from worker.verify.cases import Case, scalar
+from worker.verify.cases import Case
 from worker.verify.checks import Target, VerifyFailure
+from worker.verify.poison import pattern, words
 from worker.verify.prepared import PreparedCase, prepare_case, strided
+from worker.verify.proof_cases import ProofCase, byte_strides, proof_cases
 
 if TYPE_CHECKING:
     from search_space.device import Device
@@ -36,9 +39,6 @@ ORDERS = (EARLY, LATE)
 # A base is put just as far off as the plan allows: an access that counts on more is misaligned.
 _MOST_MISALIGN = 128
 _FAULTS_KEPT = 20
-SM_COUNTS = (4, 1)
-"""SMs of the device that one problem after the other is run for: a block that computes several tiles has one
-or all of them."""
 
 # FaultKind -> why the trial ends; every accusation is a wrong kernel, but for a limit, which says nothing.
 _REASONS = {kind: TrialReason(str(kind)) for kind in FaultKind if kind is not FaultKind.LIMIT}
@@ -94,9 +94,11 @@ def prove(
     seed: int = 0,
     limits: Limits | None = None,
     accuse: bool = True,
+    beside: bool = True,
 ) -> EmulatedVerdict:
     """Run everything, up to the first thing that is wrong. `extra` orders are run on the first problem only.
-    Without `accuse` only numbers count: that tells whether a mistake would have shown in them.
+    Without `accuse` only numbers count: that tells whether a mistake would have shown in them. Without
+    `beside` the problems alone are run, none of them again with other numbers.
 
     Raises UndecidedError where the PTX or the plan is beyond the emulator, or a run met its limit.
     """
@@ -113,19 +115,20 @@ def prove(
     wanted = family.build(problem, device, schedule)
     roles = family.roles(problem, device, schedule)
     run = _Run()
-    for index, small in enumerate(chosen):
+    cases = proof_cases(chosen, seed)
+    for index, this in enumerate(cases if beside else cases[: len(chosen)]):
+        small = this.case.problem
         if family.build(small, device, schedule) != wanted:
             message = f"Proof problem {small.title()} is compiled to other code than {problem.title()}."
             raise UndecidedError(TrialReason.INTERNAL_ERROR, message)
         plan = family.plan(small, device, schedule)
         regions = regions_of(program, plan, family.shared_map(small, device, schedule))
-        case = proof_case(small, seed, index)
-        if 0 in (case.problem.m, case.problem.n):
+        if 0 in (small.m, small.n):
             continue  # nothing is launched
-        prepared = prepare_case(case, threads=1)
-        run.seeds.append(case.seed)
-        for order in (*orders, *(extra if index == 0 else ())):
-            fault = _one(run, program, plan, prepared, regions, roles, order, limits, index, accuse)
+        prepared = prepare_case(this.case, threads=1)
+        run.seeds.append(this.case.seed)
+        for order in (*(orders if this.every_order else orders[-1:]), *(extra if index == 0 else ())):
+            fault = _one(run, program, plan, this, prepared, regions, roles, order, limits, index, accuse)
             if fault is None and accuse and plan.deterministic:
                 fault = _differs(run)
             if fault is not None:
@@ -169,17 +172,6 @@ def regions_of(program: Program, plan: LaunchPlan, areas: Sequence[SharedArea]) 
     return tuple(Region(a.name, a.offset_bytes + -base % a.align, a.stage_bytes, a.stages) for a in areas)
 
 
-def proof_case(problem: Problem, seed: int, index: int) -> Case:
-    """The numbers of one proof problem. Every other one leaves C alone (beta 0), where the problem lets the
-    call choose: C is NaN then, so that reading it shows."""
-    assert isinstance(problem, Gemm)
-    whole = problem.dtype.c == "s32"
-    alpha = scalar(problem.alpha, -2.0 if whole else -0.75)
-    beta = scalar(problem.beta, 0.0 if index % 2 else (3.0 if whole else 0.5))
-    name = f"proof {index}"
-    return Case(name, problem, "end", 0, (seed * 1_000_003 + index) & 0x7FFF_FFFF, alpha, beta, align=16)
-
-
 # ---------------------------------------------------------------- one run
 
 
@@ -187,6 +179,7 @@ def _one(
     run: _Run,
     program: Program,
     plan: LaunchPlan,
+    this: ProofCase,
     prepared: PreparedCase,
     regions: tuple[Region, ...],
     roles: Mapping[str, range],
@@ -196,9 +189,9 @@ def _one(
     accuse: bool,
 ) -> tuple[TrialReason, dict[str, Any]] | None:
     """Run once; what is wrong, or None."""
-    case = prepared.case
+    case, names = this.case, this.names(plan)
     target = Target(prepared, lambda regions: None)
-    arrays = _arrays(prepared, target, plan)
+    arrays = _arrays(prepared, target, plan, names)
     report: Any = None
 
     def launch() -> None:
@@ -206,14 +199,14 @@ def _one(
         report = run_plan(
             program,
             plan,
-            case.names(),
+            names,
             arrays,
             {"alpha": case.alpha, "beta": case.beta},
             order=order,
             regions=regions,
             roles=roles or None,
             limits=limits,
-            sm_count=SM_COUNTS[index % len(SM_COUNTS)],
+            sm_count=this.sm_count(plan),
             stop_at_first=accuse,
         )
 
@@ -257,38 +250,41 @@ def _one(
 
 
 def _allowed(prepared: PreparedCase) -> float:
-    """How far off the largest element may be."""
-    largest = max(float(np.abs(part.reference.values).max(initial=0.0)) for part in prepared.parts)
+    """How far off the largest element that is a number may be."""
+    values = [part.reference.values for part in prepared.parts]
+    largest = max(float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in values)
     return prepared.bound.absolute + prepared.bound.relative * largest
 
 
-def _arrays(prepared: PreparedCase, target: Target, plan: LaunchPlan) -> dict[str, Any]:
+def _arrays(
+    prepared: PreparedCase, target: Target, plan: LaunchPlan, names: Mapping[str, int]
+) -> dict[str, Any]:
     case = prepared.case
     arrays: dict[str, Any] = {
         name: strided(case, name, buffer.data()) for name, buffer in prepared.inputs.items()
     }
-    if "c" in arrays and case.beta == 0.0:
-        unread = arrays["c"].copy()
-        # Of integers there is no NaN; what is far from all others shows as well.
-        unread[...] = float("nan") if unread.dtype.kind != "i" else 0x7FA5_DEAD
-        arrays["c"] = _like(arrays["c"], unread)
+    for factor, operands in ((case.alpha, ("a", "b")), (case.beta, ("c",))):
+        if factor == 0.0:
+            arrays |= {name: _unread(arrays[name]) for name in operands if name in arrays}
     arrays["out"] = target.output()
     arrays |= prepared.scales
-    return {name: _placed(name, array, plan) for name, array in arrays.items()}
+    return {
+        name: Operand(array, byte_strides(case.problem, name, names), _misalign(name, array, plan))
+        for name, array in arrays.items()
+    }
 
 
-def _like(strided_array: Any, values: Any) -> Any:
-    """`values` at the pitches of another array."""
-    span = sum((n - 1) * step for n, step in zip(strided_array.shape, strided_array.strides, strict=True))
-    memory = np.zeros(span + strided_array.itemsize, np.uint8)
-    made = np.ndarray(strided_array.shape, strided_array.dtype, memory, 0, strided_array.strides)
-    made[...] = values
-    return made
+def _unread(array: Any) -> Any:
+    """NaN throughout: an operand that does not count. Of integers there is none; what is far from all others
+    shows as well."""
+    unread = np.empty_like(array, order="C")
+    words(unread)[...] = pattern(unread.dtype)
+    return unread
 
 
-def _placed(name: str, array: Any, plan: LaunchPlan) -> Operand:
-    needed = plan.valid_for.align.get(name, array.itemsize)
-    return Operand(array, None, needed if needed < _MOST_MISALIGN else 0)
+def _misalign(name: str, array: Any, plan: LaunchPlan) -> int:
+    needed = int(plan.valid_for.align.get(name, array.itemsize))
+    return needed if needed < _MOST_MISALIGN else 0
 
 
 def _where(case: Case, order: Order) -> dict[str, Any]:

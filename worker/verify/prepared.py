@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rooftile.problem import Gemm, operand_dtype, operand_shape
+from rooftile.problem.dtypes import FP8
 
 from worker.verify.arena import GuardedBuffer
 from worker.verify.bounds import Bound, bound_for
@@ -151,6 +152,22 @@ def random_operand(case: Case, operand: str) -> Array:
     return representable(values, operand_dtype(case.problem, operand)).astype(kind, copy=False)
 
 
+def with_odd(case: Case, operand: str, values: Array) -> Array:
+    """`values` with one NaN, and one infinity in A and in the residual. Integers have neither. No infinity
+    where the result has none (fp8 ends at its largest number), nor before an activation that multiplies what
+    it makes infinite by 0."""
+    if values.dtype.kind in "iu" or not values.size:
+        return values
+    place = np.random.Generator(np.random.SFC64([case.seed, INPUTS.index(operand), 1]))
+    flat = values.reshape(-1).copy()
+    first, second = place.integers(0, flat.size, 2)
+    epilogue, dtype = case.problem.epilogue, case.problem.dtype
+    if operand in ("a", "residual") and epilogue.activation in (None, "relu") and dtype.c not in FP8:
+        flat[second] = np.inf
+    flat[first] = np.nan
+    return flat.reshape(values.shape)
+
+
 def prepare_case(
     case: Case,
     *,
@@ -173,6 +190,8 @@ def prepare_case(
         else:
             buffer = new_buffer(case, operand)
             values = random_operand(case, operand)
+            if case.odd:
+                values = with_odd(case, operand, values)
             array = strided(case, operand, buffer.data())
             if array.size:
                 array[...] = values
@@ -285,6 +304,7 @@ def _part(
         bias=bias,
         activation=problem.epilogue.activation,
         residual=rest["residual"],
+        whole=problem.dtype.c == "s32",
     )
     activated = problem.epilogue.activation is not None
     bound = bound_for(reference, problem.k, problem.dtype.acc, problem.dtype.c, case.alpha, activated)

@@ -2,6 +2,8 @@
 
     out = activation(alpha * A @ B + beta * C + bias) + residual
 
+A whole result is the nearest whole number, of two the even one.
+
 The measuring process may have no threads when it forks, so BLAS is set to one thread there and large products
 are cut into pieces for threads that have ended when this returns.
 """
@@ -81,8 +83,10 @@ def finish(
     bias: Array | None,
     activation: str | None,
     residual: Array | None,
+    whole: bool = False,
 ) -> Reference:
-    """Everything that follows the product. c, residual and the result have the shape of `products`."""
+    """Everything that follows the product. c, residual and the result have the shape of `products`. `whole`:
+    the result is an integer."""
     total = products if alpha == 1.0 else products * alpha
     rms = _rms(total)
     if c is not None and beta != 0.0:
@@ -94,11 +98,16 @@ def finish(
     if residual is not None:
         total = total + residual.astype(np.float64)
         rms = max(rms, _rms(total))
+    if whole:
+        total = np.rint(total)
     return Reference(np.ascontiguousarray(total), rms)
 
 
 def _rms(values: F64) -> float:
-    if values.size == 0:
-        return 0.0
+    """Of what is finite: a NaN that belongs into the result must not take the bound from the rest."""
     flat = values.reshape(-1)
-    return math.sqrt(float(np.dot(flat, flat)) / values.size)
+    total = float(np.dot(flat, flat))
+    if not math.isfinite(total):
+        flat = flat[np.isfinite(flat)]
+        total = float(np.dot(flat, flat))
+    return math.sqrt(total / flat.size) if flat.size else 0.0
