@@ -13,11 +13,14 @@ from typing import Any
 
 import structlog
 from rooftile.device import ARCHS, X86_ARCHS
+from rooftile.errors import PlanError
 from rooftile.plan import LaunchPlan
 from rooftile.problem import Problem, parse_problem
 
+from search_space.cpu_device import CpuDevice
 from search_space.device import Device
 from search_space.family import BuildSpec
+from search_space.gpu_device import GpuDevice
 from search_space.registry import get_family
 from search_space.schedule import Schedule
 from service.bus import Doorbell, HostGate, Kind
@@ -194,7 +197,7 @@ class CompileWorker:
 
 
 def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed:
-    """Legality once more, then source, defines and LaunchPlan."""
+    """Legality once more, then source, defines and LaunchPlan, which must be one for the problem's sizes."""
     try:
         problem: Problem = parse_problem(claim.problem)
         device = known[claim.device_key] if claim.device_key is not None else Device.for_arch(claim.arch)
@@ -208,17 +211,28 @@ def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed
                 "violations": told,
             }
             return Failed(TrialState.REJECTED, TrialReason.ILLEGAL, evidence)
+        plan = family.plan(problem, device, schedule)
+        if message := _unfit(plan, problem, device):
+            return Failed(TrialState.REJECTED, TrialReason.PLAN_INVALID, {"message": message})
         structure = None
         if is_cuda(device.arch.name):
             structure = proof_structure(family.structure(problem, device, schedule))
-        return Task(
-            claim,
-            family.build(problem, device, schedule),
-            family.plan(problem, device, schedule),
-            structure,
-        )
+        return Task(claim, family.build(problem, device, schedule), plan, structure)
     except Exception as error:  # noqa: BLE001 - one schedule's fault must not end the others
         return _internal(error)
+
+
+def _unfit(plan: LaunchPlan, problem: Problem, device: Device) -> str | None:
+    """Why the plan cannot be launched at the problem's own sizes; None: it can. Where no device was asked for
+    nobody else would find out: the emulator runs other sizes."""
+    threads = device.cores if isinstance(device, CpuDevice) else 1
+    sms = device.sms if isinstance(device, GpuDevice) else 0
+    names = {**problem.plan_names(), "threads": threads, "sm_count": sms}
+    try:
+        plan.concrete(names)
+    except PlanError as error:
+        return str(error)
+    return "; ".join(plan.check(names)) or None
 
 
 def proof_structure(structure: Mapping[str, Any]) -> dict[str, Any]:

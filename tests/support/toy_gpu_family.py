@@ -40,7 +40,7 @@ class ToyGpuFamily(ToyFamily):
         launch = {
             "op": "launch",
             "entry": "toy",
-            "grid": [1, 1, 1],
+            "grid": [1, "batch", 1],
             "block": [32, 1, 1],
             "args": [{"name": "m", "type": "i64", "value": "m"}],
         }
