@@ -77,13 +77,14 @@ class Clocks:
         self.base = base
         self.total: int = base + count if total is None else total
         self.agents = agents
-        self._near_warps = warps * domain
+        self.near_warps = warps * domain
+        """Of a cluster."""
         self._near_agents = agents * domain
         self.plain = not agents and domain == 1
         self.epoch: I32 = np.full(count, FIRST, np.int32)
         self.touched: I32 = np.zeros(count, np.int32)
         """The epoch in which each warp last touched watched memory."""
-        self._of_warps: int = (count if total is None else total) if full else self._near_warps
+        self._of_warps: int = (count if total is None else total) if full else self.near_warps
         width = self._width = self._of_warps + (agents * max(ctas, room) if full else self._near_agents)
         self.proxies = proxies
         core = self._core = width * (3 if proxies else 1)
@@ -95,7 +96,7 @@ class Clocks:
         self._proxy = {
             "shared": self._state[:, width : 2 * width], "global": self._state[:, 2 * width : 3 * width]
         }  # fmt: skip
-        self._own: Index = base + np.arange(count) if full else np.arange(count) % self._near_warps
+        self._own: Index = base + np.arange(count) if full else np.arange(count) % self.near_warps
         self._marks = {} if marks is None else marks
 
     def agent(self, cta: int, slot: int) -> int:
@@ -107,7 +108,7 @@ class Clocks:
         if other >= self.total:
             place = other - self.total
             return self._of_warps + (place if self.full else place % self._near_agents)
-        return other if self.full else other % self._near_warps
+        return other if self.full else other % self.near_warps
 
     def ordered(
         self, warp: Index, other: Index, stamp: I32, rows: I32 | None = None
@@ -121,7 +122,7 @@ class Clocks:
             seen = known[warp, other % self.warps]
             same = (warp + self.base) // self.warps == other // self.warps
             return np.less_equal(stamp, np.where(same, seen, BEFORE))
-        near = self._near_warps
+        near = self.near_warps
         column, group = other % near, (other - self.base) // near
         if self._near_agents:
             agent = other >= self.total
@@ -172,7 +173,7 @@ class Clocks:
 
     def knows(self, warp: int, other: int, stamp: int) -> bool:
         """Whether what `other` stamped happens before what `warp` does now."""
-        if not self.full and warp // self._near_warps != self._domain(other):
+        if not self.full and warp // self.near_warps != self._domain(other):
             return stamp <= BEFORE
         return bool(self.known[warp, self.column(other)] >= stamp)
 
@@ -181,13 +182,13 @@ class Clocks:
         found: I32 = (self.known if rows is None else rows)[warp, self.column(other)]
         if self.full:
             return found
-        return np.where(warp // self._near_warps == self._domain(other), found, BEFORE)
+        return np.where(warp // self.near_warps == self._domain(other), found, BEFORE)
 
     def _domain(self, other: int) -> int:
         """Among the resident ones, the cluster of a warp of the launch or an agent."""
         if other >= self.total:
             return (other - self.total) // self._near_agents
-        return (other - self.base) // self._near_warps
+        return (other - self.base) // self.near_warps
 
     def agents_only(self, row: I32) -> I32:
         """Of a row, what is known of agents alone."""

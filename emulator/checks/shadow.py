@@ -79,7 +79,7 @@ class Shadow:
         reads = (granules, columns) if columns else (granules,)
         self.read_epoch: I32 = np.zeros(reads, np.int32)
         self.read_lane: I32 = np.zeros(reads, np.int32)
-        self.read_site: I32 = np.full(reads, -1, np.int32)
+        self.read_site: I32 = np.zeros(reads, np.int32)
         self.read_warp: I32 = np.zeros(0 if columns else granules, np.int32)
         self.copy_site: I32 = np.full(granules, -1, np.int32)
         self.copy_thread: I32 = np.zeros(granules, np.int32)
@@ -113,20 +113,27 @@ class Shadow:
             return
         clocks.touched[warp] = epoch + 1
         others = np.append(~lanes, np.ones(32, np.bool_))
-        at = np.nonzero((self.write_epoch == epoch) & (self.write_thread >> 6 == number))[0]
-        self.write_epoch[at[others[self.write_thread[at] & 63]]] = epoch + 1
+        # A warp writes to shared memory of its own cluster alone.
+        mine = self._part(warp, clocks.near_warps) if self.columns else slice(None)
+        epochs, threads = self.write_epoch[mine], self.write_thread[mine]
+        at = np.nonzero((epochs == epoch) & (threads >> 6 == number))[0]
+        epochs[at[others[threads[at] & 63]]] = epoch + 1
         if self.columns:
             # Rows of other CTAs have other warps in this column; those are not touched.
-            cta, column = divmod(warp, self._warps)
-            part = len(self.read_epoch) * cta // (len(clocks.epoch) // self._warps)
-            end = len(self.read_epoch) * (cta + 1) // (len(clocks.epoch) // self._warps)
-            reads, lane = self.read_epoch[part:end, column], self.read_lane[part:end, column]
+            mine, column = self._part(warp, self._warps), warp % self._warps
+            reads, lane = self.read_epoch[mine, column], self.read_lane[mine, column]
             reads[(reads == epoch) & others[lane]] = epoch + 1
         else:
             at = np.nonzero((self.read_epoch == epoch) & (self.read_warp == number))[0]
             self.read_epoch[at[others[self.read_lane[at]]]] = epoch + 1
         if self._strong is not None:
             self._strong.postpone(warp, lanes)
+
+    def _part(self, warp: int, warps: int) -> slice:
+        """The granules of the CTAs that the `warps` warps around a warp are of."""
+        number, count = warp // warps, len(self.clocks.epoch) // warps
+        size = len(self.write_epoch)
+        return slice(size * number // count, size * (number + 1) // count)
 
     # Every method takes `granule` (n, g), `warp` and `lane` (n,), and gives the first conflict or None.
 

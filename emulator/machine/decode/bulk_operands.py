@@ -11,7 +11,7 @@ from emulator.machine import access, tensor_maps
 from emulator.machine.access import Access
 from emulator.machine.decode.context import Context, Reader
 from emulator.machine.mbarriers import Mbarrier
-from emulator.machine.memory import Buffer
+from emulator.machine.memory import RANK_SHIFT, Buffer
 from emulator.machine.tensor_maps import Tensor
 from emulator.machine.wave import Wave
 from emulator.ptx.nodes import Address, Operand, Vector
@@ -63,6 +63,12 @@ def place_of(
 ) -> tuple[int, int] | None:
     """(CTA, offset) of shared memory that a thread names."""
     address = w.whole(read(w))[row, lane].reshape(1).astype(np.int64)
+    cta = int(w.cta_of[w.warps[row]])
+    rank, where = divmod(int(address[0]), 1 << RANK_SHIFT)
+    inner = where - w.shared.base
+    own = rank == (int(w.rank[cta]) if w.rank_base is not None else 0) and space != "generic"
+    if own and 0 <= inner <= w.shared.size - width and where % align == 0:
+        return cta, inner  # the usual case, without arrays of one
     a = Access(site, width, align)
     offset, fine = access.shared_places(w, space, a, address, np.array([row]), np.array([lane]))
     return divmod(int(offset[0]), w.shared.pitch) if fine[0] else None
