@@ -28,6 +28,8 @@ Classes: TypeAlias = tuple[tuple[str, int], ...]
 
 SECTOR_BYTES = 32
 BANKS = 32
+_SECTOR_BITS = 46
+_SECTORS = (1 << _SECTOR_BITS) - 1
 
 
 class Counters:
@@ -113,13 +115,14 @@ class Counters:
     @staticmethod
     def sectors(address: I64, width: int, row: Index, rows: int) -> I64:
         """32-byte sectors that each of `rows` requests touches."""
-        first = address // SECTOR_BYTES
-        last = (address + width - 1) // SECTOR_BYTES
-        high = row.astype(np.int64) << 46
+        # Addresses may be wild: those of buffers have 51 bits at most.
+        first = address // SECTOR_BYTES & _SECTORS
+        last = (address + width - 1) // SECTOR_BYTES & _SECTORS
+        high = row.astype(np.int64) << _SECTOR_BITS
         key = high ^ first
         if (first != last).any():
             key = np.concatenate([key, high ^ last])
-        return np.bincount(_distinct(key) >> 46, minlength=rows)
+        return np.bincount(_distinct(key) >> _SECTOR_BITS, minlength=rows)
 
     def to_json(self) -> dict[str, Any]:
         """{role: {name: number}}, names with a dot as nested objects."""

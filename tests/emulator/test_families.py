@@ -17,7 +17,7 @@ from bench.emulator import FAMILIES, figures_of, run_case, run_mutation, sample
 from bench.mutations import CLASSES, Mutation, mutations
 from service.paths import kernels_dir
 
-CASES = {"gemm_sm80": 4, "gemm_sm70": 4, "gemm_sm90": 2}
+CASES = {"gemm_sm80": 2, "gemm_sm70": 2, "gemm_sm90": 2}
 PLANTED = 12
 
 

@@ -239,17 +239,18 @@ PAIRS = [
     __shared__ unsigned order;
     float* parts = (float*)(work + 4);
     int t = threadIdx.x, i = blockIdx.x * 32 + t;
+    if (t >= 32) return; // six blocks of 32 warps are resident, whatever those do
     parts[i] = a[t] + blockIdx.x;
     __syncwarp();
     if (t == 0) { __threadfence(); order = atomicAdd(work, 1); __threadfence(); }
     __syncwarp();
     if (order != gridDim.x - 1) return;
     float sum = 0;
-    for (int c = 0; c < 200; c += 20) sum += parts[c * 32 + 31 - t];
+    for (int c = 0; c < gridDim.x; ++c) sum += parts[c * 32 + 31 - t];
     out[t] = sum;""",
-        {("{ __threadfence(); order", "{ order"): (RACE,), ("parts[i] =", "parts[i % 6144] ="): (RACE,)},
-        lambda a: 10 * a[31::-1] + 900,
-        a=32, block=32, grid=200, workspace=16 + 64000,
+        {("{ __threadfence(); order", "{ order"): (RACE,), ("parts[i] =", "parts[i % 192] ="): (RACE,)},
+        lambda a: 8 * a[31::-1] + 28,
+        a=32, block=1024, grid=8, workspace=16 + 1024,
     ),
     Pair(
         "a last warp that is not full",
