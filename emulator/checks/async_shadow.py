@@ -161,7 +161,6 @@ def end_read(shadow: Shadow, granule: Index, warp: int, lane: int, site: int) ->
 def agent_read(shadow: Shadow, granule: Index, slot: int, stamp: int, site: int) -> None:
     """A read by the agent that has the reader's column `slot`, as of its `stamp`."""
     shadow.read_epoch[granule, slot] = stamp
-    shadow.read_lane[granule, slot] = ASYNC
     shadow.read_site[granule, slot] = site
 
 

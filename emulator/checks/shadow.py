@@ -292,7 +292,8 @@ class Shadow:
             i, j, column = (int(x) for x in np.argwhere(bad)[0])
             g = int(granule[i, j])
             other = self._reader(int(warp[i]), g, column)
-            reader, site = int(self.read_lane[g, column]), int(self.read_site[g, column])
+            reader = int(self.read_lane[g, column]) if column < self._warps else ASYNC
+            site = int(self.read_site[g, column])
         else:
             warps = np.broadcast_to(warp[:, None], granule.shape)
             late = epoch > BEFORE
