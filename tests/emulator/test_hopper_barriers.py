@@ -247,7 +247,7 @@ def test_a_wait_is_cheap() -> None:
     text = INIT.replace("COUNT", "1") + (
         "if (t == 0)"
         " { float x = a[1];\n"
-        "for (int i = 0; i < 3000; ++i) x = x * 0.5f + a[i & 127]; s[0] = x; arrive(&bar); }\n"
+        "for (int i = 0; i < 1000; ++i) x = x * 0.5f + a[i & 127]; s[0] = x; arrive(&bar); }\n"
         "wait(&bar, 0); out[t] = s[0];"
     )
     for order in ("early", "ahead", "behind"):

@@ -29,8 +29,9 @@ def test_a_witness_is_right_and_unaccused(witness: Witness) -> None:
         pytest.skip(str(error))
     assert witness.missing_opcodes(ptx) == []
     program = witness.program(ptx)
-    for size in witness.sizes:
-        for order in (Order("early"), Order("late"), Order("random", 3)):
+    for number, size in enumerate(witness.sizes):
+        # Every order on one size: the bench has all of both.
+        for order in (Order("late"), Order("early"), Order("random", 3))[: None if number == 0 else 1]:
             error, report = run_witness(witness, program, size, order, 0)
             assert report.clean, (size, str(order), report.faults[0].message)
             assert error < BOUND, (size, str(order), error)
