@@ -23,8 +23,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ from typing import Any
 from rooftile.problem import Gemm
 
 from bench.common import BenchError, bench_lock, environment, say, write
-from bench.emulation.cases import EmulatorCase, design
+from bench.emulation.cases import Design, EmulatorCase, design
 from bench.emulation.hopper_witnesses import hopper_witnesses, slow_witnesses
 from bench.emulation.pitfalls import ARCH as PITFALL_ARCH
 from bench.emulation.pitfalls import PITFALLS, Pitfall
 from bench.emulation.witnesses import Witness, WitnessMissingError, run_witness, witnesses
-from bench.mutations import CLASSES, Mutation, mutations
+from bench.mutations import CLASSES, VISIBLE, Mutation, mutations
 from bench.peers.cutlass_gemm import CutlassMissingError
 from bench.peers.cutlass_sm90 import check_tools
 from emulator import Order
@@ -120,20 +121,36 @@ def measure(
             planted, testimony = sample(planted, 18), testimony[1:2]
         for number in testimony:
             _probe(all_witnesses()[number])
-        designs: dict[str, float] = {}
-        work: list[tuple[Callable[..., Row], tuple[Any, ...]]] = []
-        for family in FAMILIES:
-            count = counts[family]
-            made = design(family, count, complete=DESIGNS[family][1] and not quick)
-            if len(made.cases) < count:
-                raise BenchError(f"{family}: only {len(made.cases)} legal cases were found, not {count}")
-            designs |= {f"{family}_pairs": made.pairs, f"{family}_pairs_covered": made.covered}
-            designs[f"{family}_pairs_refused"] = made.refused
-            work += [(run_case, (case, i, home)) for i, case in enumerate(made.cases)]
+        work: list[Task] = [(run_testimony, (i, quick)) for i in testimony]
         work += [(run_pitfall, (i, home)) for i in range(len(PITFALLS))[:: 5 if quick else 1]]
-        work += [(run_testimony, (i, quick)) for i in testimony]
         work += [(run_mutation, (m, home)) for m in planted]
-        return list(_together(work)), speed, designs
+        makers = {family: (design_of, (family, counts[family], quick)) for family in FAMILIES}
+        designs: dict[str, float] = {}
+        with _pool() as pool:
+            # What takes longest first. The designs take a core a minute, and so are made beside other work.
+            made = {
+                family: pool.submit(function, *arguments) for family, (function, arguments) in makers.items()
+            }
+            waiting = [pool.submit(function, *arguments) for function, arguments in work]
+            for family, future in made.items():
+                drawn = future.result()
+                if len(drawn.cases) < counts[family]:
+                    pool.shutdown(cancel_futures=True)
+                    raise BenchError(
+                        f"{family}: only {len(drawn.cases)} legal cases were found, not {counts[family]}"
+                    )
+                designs |= {f"{family}_pairs": drawn.pairs, f"{family}_pairs_covered": drawn.covered}
+                designs[f"{family}_pairs_refused"] = drawn.refused
+                waiting += [pool.submit(run_case, case, i, home) for i, case in enumerate(drawn.cases)]
+            return list(_told(pool, waiting)), speed, designs
+
+
+Task = tuple[Callable[..., Row], tuple[Any, ...]]
+
+
+def design_of(family: str, count: int, quick: bool) -> Design:
+    """The cases of a family."""
+    return design(family, count, complete=DESIGNS[family][1] and not quick)
 
 
 def all_witnesses() -> tuple[Witness, ...]:
@@ -164,26 +181,31 @@ def sample(planted: list[Mutation], count: int) -> list[Mutation]:
     return found
 
 
-def _together(work: list[tuple[Callable[..., Row], tuple[Any, ...]]]) -> Iterable[Row]:
-    """On all cores, each process with one thread."""
+@contextmanager
+def _pool() -> Iterator[ProcessPoolExecutor]:
+    """A process for each core, each with one thread."""
     saved = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     try:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
-            waiting = [pool.submit(function, *arguments) for function, arguments in work]
-            for future in as_completed(waiting):
-                try:
-                    row = future.result()
-                except BaseException:
-                    pool.shutdown(cancel_futures=True)
-                    raise
-                word = "ok  " if row.passed else "NO  "
-                say(f"{word} {row.kind} {row.name} ({row.seconds:.1f} s) {row.message[:150]}")
-                yield row
+            yield pool
     finally:
         for name, value in saved.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def _told(pool: ProcessPoolExecutor, waiting: Sequence[Future[Row]]) -> Iterator[Row]:
+    """Each row as it is done; the first that could not be made ends all."""
+    for future in as_completed(waiting):
+        try:
+            row = future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+        word = "ok  " if row.passed else "NO  "
+        say(f"{word} {row.kind} {row.name} ({row.seconds:.1f} s) {row.message[:150]}")
+        yield row
 
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -213,11 +235,11 @@ def run_case(case: EmulatorCase, number: int, home: Path) -> Row:
             built.ptx, family, case.problem, device, case.schedule, problems=small, orders=(EARLY, LATE),
             extra=(Order("random", number + 1), Order("random", number + 1001)), seed=number,
         )  # fmt: skip
-        passed, message, checks = verdict.passed, told(verdict), verdict.checks
+        passed, message, checks, blamed = verdict.passed, told(verdict), verdict.checks, accused(verdict)
     except UndecidedError as error:
-        passed, message, checks = False, str(error.evidence.get("message", error)), ()
+        passed, message, checks, blamed = False, str(error.evidence.get("message", error)), (), 0
     counted = Counter(str(check["order"]).partition(":")[0] for check in checks)
-    more = (*more, ("compiled", True), ("problems", len(small)), ("runs", dict(counted)))
+    more = (*more, ("compiled", True), ("problems", len(small)), ("runs", dict(counted)), ("accused", blamed))
     return Row("case", name, passed, time.monotonic() - started, message, more)
 
 
@@ -241,7 +263,7 @@ def run_pitfall(number: int, home: Path) -> Row:
         extra=extra, seed=number,
     )  # fmt: skip
     return Row("pitfall", pitfall.name, verdict.passed, time.monotonic() - started, told(verdict),
-               (("runs", len(verdict.checks)),))  # fmt: skip
+               (("family", family.name), ("runs", len(verdict.checks)), ("accused", accused(verdict))))  # fmt: skip
 
 
 def run_testimony(number: int, quick: bool) -> Row:
@@ -257,19 +279,24 @@ def run_testimony(number: int, quick: bool) -> Row:
             "witness", witness.name, False, time.monotonic() - started, f"it has no {', '.join(missing)}"
         )
     program = witness.program(ptx)
-    accused, wrong = 0, 0
+    blamed, wrong = 0, 0
     text = ""
     for size in witness.sizes:
         for order in (
             (EARLY, LATE) if quick else (EARLY, LATE, Order("ahead"), Order("behind"), Order("random", 1))
         ):
             error_, report = run_witness(witness, program, size, order, 0)
-            accused += len(report.faults)
+            blamed += len(report.faults)
             wrong += not error_ < WITNESS_BOUND
             if report.faults:
                 text = text or report.faults[0].message
-    more = (("accused", accused), ("wrong", wrong), ("sizes", [list(s) for s in witness.sizes]))
-    return Row("witness", witness.name, not accused and not wrong, time.monotonic() - started, text, more)
+    more = (
+        ("arch", witness.arch),
+        ("accused", blamed),
+        ("wrong", wrong),
+        ("sizes", [list(s) for s in witness.sizes]),
+    )
+    return Row("witness", witness.name, not blamed and not wrong, time.monotonic() - started, text, more)
 
 
 def run_mutation(mutation: Mutation, home: Path) -> Row:
@@ -331,6 +358,12 @@ def _tile_of(verdict: EmulatedVerdict, schedule: Schedule) -> str:
     return f" (tile {row // bm}, {column // bn} of {bm}x{bn}, at {size}, order {on.get('order')})"
 
 
+def accused(verdict: EmulatedVerdict) -> int:
+    """Accusations of a kernel, other than wrong numbers."""
+    faults = verdict.evidence.get("faults", ())
+    return len(faults) if isinstance(faults, (list, tuple)) else 0
+
+
 def told(verdict: EmulatedVerdict) -> str:
     """What the verdict says, in one line."""
     if verdict.passed:
@@ -372,8 +405,9 @@ def reference_speed(home: Path, repeats: int) -> dict[str, float]:
             for _ in range(repeats):
                 begun = time.monotonic()
                 verdict = prove(
-                    built.ptx, family, problem, device, schedule, problems=(problem,), orders=(LATE,)
-                )
+                    built.ptx, family, problem, device, schedule, problems=(problem,), orders=(LATE,),
+                    beside=False,
+                )  # fmt: skip
                 seconds.append(time.monotonic() - begun)
                 if not verdict.passed:
                     raise BenchError(f"the reference GEMM of {name} is wrong: {told(verdict)}")
@@ -386,20 +420,21 @@ def reference_speed(home: Path, repeats: int) -> dict[str, float]:
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, float | int | None]:
-    """The sums, and those of gemm_sm90 and what was compiled for it by themselves."""
-    hopper = [row for row in rows if dict(row.more).get("family") == "gemm_sm90"]
-    alone = {
-        name: value for name, value in _sums(hopper).items() if not name.startswith(("pitfalls", "witnesses"))
-    }
-    return _sums(rows) | {f"{name}_sm90": value for name, value in alone.items()}
+    """The sums, and those of gemm_sm90 and of what was compiled for it by themselves."""
+    facts = [dict(row.more) for row in rows]
+    hopper = [
+        row for row, f in zip(rows, facts, strict=True)
+        if f.get("family") == "gemm_sm90" or (row.kind == "witness" and f.get("arch") == "sm_90a")
+    ]  # fmt: skip
+    return _sums(rows) | {f"{name}_sm90": value for name, value in _sums(hopper).items()}
 
 
 def _sums(rows: Sequence[Row]) -> dict[str, float | int | None]:
     facts = [(row, dict(row.more)) for row in rows]
     tried = [(row, f) for row, f in facts if row.kind == "case" and f["compiled"]]
-    planted = [(row, f) for row, f in facts if row.kind == "mutation" and f["equivalent"] is None]
-    innocent = [row for row, f in facts if row.kind == "mutation" and f["equivalent"] is not None]
-    testimony = [(row, f) for row, f in facts if row.kind == "witness"]
+    mistakes = [(row, f) for row, f in facts if row.kind == "mutation" and f["equivalent"] is None]
+    planted = [(row, f) for row, f in mistakes if f["class"] not in VISIBLE]
+    visible = [row for row, f in mistakes if f["class"] in VISIBLE]
     found: dict[str, float | int | None] = {
         "schedules_verified": sum(row.passed for row, _ in tried),
         "schedules_wrong": sum(not row.passed for row, _ in tried),
@@ -407,14 +442,17 @@ def _sums(rows: Sequence[Row]) -> dict[str, float | int | None]:
         "runs": sum(sum(f["runs"].values()) for _, f in tried),
         "pitfalls": sum(row.kind == "pitfall" for row in rows),
         "pitfalls_avoided": sum(row.kind == "pitfall" and row.passed for row in rows),
-        "witnesses_right": sum(row.passed for row, _ in testimony),
+        "witnesses": sum(row.kind == "witness" for row in rows),
+        "witnesses_right": sum(row.kind == "witness" and row.passed for row in rows),
         "planted": len(planted),
         "planted_distinct": len({f["edits"] for _, f in planted}),
         "caught": sum(row.passed for row, _ in planted),
         "caught_by_accusation": sum(f["caught_by"] == "accusation" for _, f in planted),
         "planted_right_in_program_order": sum(bool(f["right_in_program_order"]) for _, f in planted),
-        "false_alarms": sum(not row.passed for row in innocent)
-        + sum(f.get("accused", 0) > 0 for _, f in testimony),
+        "planted_visible": len(visible),
+        "caught_visible": sum(row.passed for row in visible),
+        "false_alarms": sum(bool(f.get("accused")) for row, f in facts if row.kind != "mutation")
+        + sum(not row.passed for row, f in facts if row.kind == "mutation" and f["equivalent"] is not None),
     }
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.mutations import Edit, Mutation
+from bench.mutations.shared import in_launched_tiles, in_shared_sources
 
 MAIN = "gemm/gemm_sm70.cu"
 COPY = "include/tile/copy.cuh"
@@ -239,4 +240,6 @@ MUTATIONS = (
         Edit(MAIN, WARP, "", 0),
         values=TWO | {"fragment": "m8n32k16"},
     ),
+    *in_shared_sources("gemm_sm70", TWO, {}),
+    *in_launched_tiles(MAIN, "gemm_sm70", TWO, LAST),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.mutations import Edit, Mutation
+from bench.mutations.shared import in_launched_tiles, in_shared_sources
 
 MAIN = "gemm/gemm_sm80.cu"
 COPY = "include/tile/copy.cuh"
@@ -345,4 +346,13 @@ MUTATIONS = (
         problem={"epilogue": {"residual": True}},
     ),
     _m("dropped commit", "in the loop, five stages", Edit(MAIN, COMMIT, "", 1), values=PLAIN | {"stages": 5}),
+    *in_shared_sources("gemm_sm80", PLAIN, {}),
+    *in_launched_tiles(MAIN, "gemm_sm80", PLAIN, LAST),
+    _m(
+        "wrong number",
+        "a scaled sum of integers is cut off",
+        Edit("include/ptx/cvt.cuh", "cvt.rni.s32.f64", "cvt.rzi.s32.f64"),
+        values=PLAIN | {"bk": 64},
+        problem={"dtype": "s8", "layout": {"a": "mk", "b": "nk"}},
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.mutations import Edit, Mutation
+from bench.mutations.shared import BATCH, in_shared_sources
 
 MAIN = "gemm/gemm_sm90.cu"
 PANELS = "include/tile/panels.cuh"
@@ -13,6 +14,7 @@ PRODUCT = "include/tile/wgmma.cuh"
 STORE = "include/epilogue/warpgroup.cuh"
 SPLIT = "include/sched/split_k.cuh"
 ARGUMENTS = "include/sched/arguments.cuh"
+RASTER = "include/sched/raster.cuh"
 
 ONE: dict[str, Any] = {
     "bm": 64, "bn": 64, "bk": 64, "stages": 3, "cluster_m": 1, "cluster_n": 1, "store": "direct", "vector": 2,
@@ -51,6 +53,7 @@ EXPECT = (
 )
 TILE = "const Tiles::One one = tiles.at(at, place);"
 RESTART = TILE + " turn = Turn<STAGES>();"
+LATE_TILE = "const Tiles::One one = tiles.at(mine > 2 ? at - tiles.step : at, place);"
 ARRIVE_CLUSTER = "ptx::barrier_cluster_arrive_release_aligned();"
 WAIT_CLUSTER = "ptx::barrier_cluster_wait_acquire_aligned();"
 FENCE_PROXY = "ptx::fence_proxy_async_shared_cta();"
@@ -516,4 +519,76 @@ MUTATIONS = (
         Edit(MAIN, "issues = ptx::elect_sync();", "issues = true;"),
     ),
     _m("wrong predicate", "a release by every lane", Edit(MAIN, "tells = lane < PEERS;", "tells = true;")),
+    # -- what large problems alone reach
+    *in_shared_sources("gemm_sm90", ONE, NK),
+    _m(
+        "wrong tile",
+        "columns of clusters behind the second",
+        Edit(MAIN, "one.column = one.tile.column * BN;", "one.column = least(one.tile.column, 1) * BN;"),
+    ),
+    _m(
+        "wrong tile",
+        "rows of clusters counted without their blocks",
+        Edit(MAIN, "one.tile.row * CLUSTER_M + place.row", "one.tile.row + place.row"),
+        values=SHARE_B,
+    ),
+    _m(
+        "wrong tile",
+        "tiles of a block behind the third",
+        Edit(MAIN, "const Tiles::One one = tiles.at(at, place);", LATE_TILE, 1),
+    ),
+    _m(
+        "wrong tile",
+        "counters shared by every fourth",
+        Edit(MAIN, "counters + number,", "counters + number % 4,"),
+        values=LAST,
+    ),
+    _m(
+        "wrong tile",
+        "parts of k shared by every fourth",
+        Edit(MAIN, "partials_at + number * splits", "partials_at + number % 4 * splits"),
+        values=LAST,
+    ),
+    _m(
+        "wrong tile",
+        "parts of k of clusters without their blocks",
+        Edit(MAIN, "static_cast<long long>(tiles.rows) * CLUSTER_M;", "tiles.rows;"),
+        values=LAST | {"cluster_m": 2},
+        problem=NK | BATCH,
+    ),
+    _m(
+        "wrong tile",
+        "batch entries of A behind the second",
+        Edit(MAIN, "from_k, one.tile.batch, barrier", "from_k, least(one.tile.batch, 1), barrier"),
+        problem=NK | BATCH,
+    ),
+    _m(
+        "wrong tile",
+        "batch entries of a store behind the second",
+        Edit(STORE, "window.row + down, entry, panel", "window.row + down, entry > 1 ? 1 : entry, panel"),
+        values=STORED,
+        problem=NK | BATCH,
+    ),
+    _m(
+        "wrong tile",
+        "the second turn of Hilbert's curve",
+        Edit(RASTER, "y = turned;", ""),
+        values=ONE | {"raster": "hilbert", "group": 4},
+    ),
+    _m(
+        "wrong tile",
+        "squares of Hilbert's curve in a lower band",
+        Edit(RASTER, "in_band / (height * side) * side;", "in_band / (side * side) * side;"),
+        values=ONE | {"raster": "hilbert", "group": 2},
+    ),
+    _m(
+        "wrong pitch",
+        "out's rows by the columns of the product",
+        Edit(
+            STORE,
+            "(o, y, w.column + c, w.row + r, w.rows - r);",
+            "(o, y, w.row + r, w.column + c, w.columns - c);",
+        ),
+        values=ONE | {"swap_ab": True, "vector": 1},
+    ),
 )
