@@ -53,7 +53,7 @@ class Operation:
 
 
 @dataclass
-class Group:
+class Operations:
     """The operations of one warpgroup, in order; of those that are long over, None is kept."""
 
     operations: list[Operation | None] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Warpgroups(Idle):
         """Operations of each warp: issued, waited for, computed."""
         self._commits: list[list[int]] = [[] for _ in range(w.count)]
         """Of each warp: operations issued at each commit."""
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, Operations] = {}
         self._places = OperandPlaces(w)
         self._each = -(-w.per_cta // WARPS)
 
@@ -106,7 +106,7 @@ class Warpgroups(Idle):
         adds: Sequence[bool],
     ) -> None:  # fmt: skip
         w = self._w
-        g = self._groups.setdefault(number, Group())
+        g = self._groups.setdefault(number, Operations())
         fresh: dict[int, list[int]] = {}
         for row in rows:
             warp = int(w.warps[row])
@@ -136,7 +136,7 @@ class Warpgroups(Idle):
             self._read(number, made, warps)
         self._woken(g)
 
-    def _woken(self, g: Group) -> None:
+    def _woken(self, g: Operations) -> None:
         """All four warps may have issued more."""
         w = self._w
         while g.whole < len(g.operations):
