@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel.cuda_problems import FULL, layouts, problem
+from kernel.cuda_problems import problem
 from kernel.sass import Code, disassemble
 from kernel.test_gemm_sm90_space import BASE, H100, start
 from rooftile.problem import Gemm
 
+from bench.gpu import cases
+from search_space.family import BuildSpec
 from search_space.plan.gemm_sm90 import FAMILY
+from search_space.plan.gemm_sm90_plan import SOURCE
 from search_space.plan.gemm_sm90_tile import Tile
 from search_space.schedule import Schedule
+from service.paths import kernels_dir
 from worker.compile import Artifact, compile_kernel
 from worker.errors import CompileFailure
 
 SPILLS = ("spill_stores_bytes", "spill_loads_bytes", "stack_bytes", "static_smem_bytes")
 NK = {"b": "nk"}
+TURNS = {"hand_off": "pingpong", "consumers_m": 2, "registers": "40/232"}
 SMALL = {"bm": 64, "bn": 64, "stages": 2, "consumers_m": 1, "registers": "40/248"}
 
 
@@ -48,16 +54,22 @@ def assert_lean(artifact: Artifact, p: Gemm, s: Schedule) -> None:
 
 def test_defaults_do_not_spill(home: Path) -> None:
     """Nor are products serialised, or setmaxnreg ignored: such builds are refused (worker.compile)."""
-    problems = [
-        problem("bf16", 4096, 4096, 4096, layout=list(layouts("bf16"))[5]),
-        problem("f16", 4096, 4096, 4096, beta="any", epilogue=FULL, batch=2),
+    large = cases.problems(FAMILY, "sm_90a")
+    assert {p.epilogue.activation for p in large} == {None, "relu", "gelu", "silu"}
+    # Few rows, a deep k, rows that no store by TMA may write.
+    others = [
         problem("f16", 16, 4096, 4096, layout=NK, epilogue={"activation": "silu"}),
         problem("bf16", 128, 128, 65536, layout=NK),
-        Gemm(4095, 4094, 4096, {"a": "bf16", "c": "f32"}, layout=NK),
+        Gemm(4095, 4094, 4096, {"a": "bf16", "c": "f32"}, layout=NK, epilogue={"activation": "gelu_tanh"}),
     ]
-    for p in problems:
+    seen: list[BuildSpec] = []
+    for p in (*large, *others):
         s = FAMILY.default(p, H100)
-        assert_lean(built(p, s, home), p, s)
+        build = FAMILY.build(p, H100, s)
+        if build not in seen:  # the same code serves many problems
+            seen.append(build)
+            assert_lean(built(p, s, home), p, s)
+    assert len(seen) > len(large) // 2
 
 
 def test_the_leanest_producer_has_enough(home: Path) -> None:
@@ -90,6 +102,37 @@ def test_shared_memory_is_what_the_template_uses(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("STORE_TURN = 7", "STORE_TURN = 15", "a block has 15"),
+        ("MULTIPLY_TURN = 5", "MULTIPLY_TURN = 2", "has one use"),
+        ("READERS = 4 * SHARERS", "READERS = (1 << 20) * SHARERS", "a phase counts"),
+    ],
+)
+def test_counts_and_numbers_of_barriers_are_checked(
+    old: str, new: str, says: str, home: Path, tmp_path: Path
+) -> None:
+    p = problem("bf16", layout=NK)
+    root = tmp_path / "kernels"
+    shutil.copytree(kernels_dir(), root)
+    source = root / SOURCE
+    text = source.read_text()
+    assert text.count(old) == 1
+    source.write_text(text.replace(old, new))
+    with pytest.raises(CompileFailure, match=says):
+        compile_kernel(FAMILY.build(p, H100, schedule(p, **SMALL)), home=home, root=root)
+
+
+@pytest.mark.parametrize("eighths", ["0", "33"])
+def test_a_product_has_columns_that_wgmma_knows(eighths: str, home: Path) -> None:
+    p = problem("bf16", layout=NK)
+    build = FAMILY.build(p, H100, schedule(p, **SMALL))
+    wrong = dict(build.defines) | {"RT_WGMMA_EIGHTHS": eighths}
+    with pytest.raises(CompileFailure, match="N is 8 to 256"):
+        compile_kernel(replace(build, defines=tuple(wrong.items())), home=home)
+
+
+@pytest.mark.parametrize(
     ("values", "there", "not_there"),
     [
         ({}, {"HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "STSM", "SYNCS"}, {"STG", "UCGABAR_ARV"}),
@@ -97,6 +140,9 @@ def test_shared_memory_is_what_the_template_uses(home: Path) -> None:
          {"HGMMA", "UTMALDG", "STG", "STS"}, {"UTMASTG", "USETMAXREG", "STSM"}),
         ({"cluster_m": 2, "store": "direct", "store_columns": 32}, {"UTMALDG", "UCGABAR_ARV", "STG"},
          {"UTMASTG", "STSM"}),
+        (TURNS, {"HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "STSM", "SYNCS"}, {"STG", "UCGABAR_ARV"}),
+        (TURNS | {"store": "staged", "store_columns": 32, "vector": 8, "cluster_m": 2},
+         {"HGMMA", "UTMALDG", "STG", "STS", "USETMAXREG", "UCGABAR_ARV"}, {"UTMASTG", "STSM"}),
     ],
 )  # fmt: skip
 def test_instructions_are_those_meant(
@@ -110,6 +156,8 @@ def test_instructions_are_those_meant(
     # Nowhere spills, nor accesses by generic addresses, which cost a look at what they point to.
     assert not {"LDL", "STL", "LD", "ST"} & opcodes
     assert any("MULTICAST" in o for o in code.opcodes) == ("cluster_m" in values)
+    # Consumers that take turns tell each other so, and wait for it: to multiply, and to store.
+    assert sum(o.startswith("BAR.ARV") for o in code.opcodes) == (2 if "hand_off" in values else 0)
 
 
 def test_a_tile_of_k_is_a_handful_of_instructions(home: Path, tmp_path: Path) -> None:

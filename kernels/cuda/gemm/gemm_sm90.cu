@@ -64,10 +64,13 @@ static_assert(B_AT % 1024 == 0 && FULL_AT % 8 == 0, "as are the rings and the ba
 
 // Named barriers; 0 is __syncthreads.
 enum Barrier { ALL_CONSUMERS = 1, OWN = 2, MULTIPLY_TURN = 5, STORE_TURN = 7 };
+static_assert(ptx::ARE_NAMED_BARRIERS<ALL_CONSUMERS, STORE_TURN + 1>, "a block has 15");
+static_assert(ALL_CONSUMERS < OWN && OWN + CONSUMERS <= MULTIPLY_TURN && MULTIPLY_TURN + 2 <= STORE_TURN, "each has one use");
 
 // A stage is free when each warp that reads it said so, of every block that this one loads a slice for.
 constexpr int PEERS = CLUSTER_M + CLUSTER_N - 1;
 constexpr int READERS = 4 * SHARERS * PEERS;
+static_assert(ptx::IS_MBARRIER_COUNT<READERS>, "a phase counts so many arrivals");
 
 /// Which blocks of the cluster this one shares with.
 struct Place {

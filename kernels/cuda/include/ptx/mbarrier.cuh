@@ -7,7 +7,11 @@
 
 namespace ptx {
 
-/// `count`: arrivals of a phase, 1 to 2^20 - 1. By one thread; others use it after fence_mbarrier_init and a barrier.
+/// Whether a phase can wait for that many arrivals (PTX ISA, mbarrier objects).
+template <unsigned COUNT>
+constexpr bool IS_MBARRIER_COUNT = 1 <= COUNT && COUNT <= (1u << 20) - 1;
+
+/// `count`: arrivals of a phase (IS_MBARRIER_COUNT). By one thread; others use it after fence_mbarrier_init and a barrier.
 __device__ __forceinline__ void mbarrier_init_shared_cta_b64(unsigned barrier, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }

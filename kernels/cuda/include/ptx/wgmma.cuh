@@ -8,6 +8,8 @@
 
 namespace ptx {
 
+static_assert(RT_WGMMA_EIGHTHS >= 1 && RT_WGMMA_EIGHTHS <= 32, "N is 8 to 256 in steps of 8 (PTX ISA)");
+
 /// Before the first product, and after other instructions wrote the sums.
 __device__ __forceinline__ void wgmma_fence_sync_aligned() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
