@@ -4,6 +4,13 @@ Each has a name, the schedule and the sizes at which it showed in somebody's ker
 CUTLASS, DeepGEMM, quack, tilelang, FlagGems, ThunderKittens), shrunk where a run would take minutes: tiles,
 stages and what is ragged stay. Those that no kernel of ours can make, since a rule refuses them, name it.
 Offsets past 2^31 are in tests/kernel/test_gemm_sm90_emulated.py: buffers of that size are not for a bench.
+
+What holds by construction, whatever the schedule: tiles are counted in grid.x alone, which ends at 2^31 - 1,
+not at 65535; barriers and shared memory depend on stages and tiles, not on k (tests/bench/test_pitfalls.py
+looks at both). Stages begin where the pattern of their swizzle does (static_assert of the template). Padding
+between rows and what lies behind the last is no memory at all in the emulator, so that reading it is accused;
+shared memory that nobody wrote holds NaN. A result has neighbours along one of its dimensions: other strides
+the client refuses.
 """
 
 from __future__ import annotations
@@ -33,11 +40,15 @@ BASE: dict[str, Value] = {
 }  # fmt: skip
 _TMA: dict[str, Value] = {"store": "tma", "store_columns": 32, "store_panels": 2}
 _TWO: dict[str, Value] = {"bm": 128, "consumers_m": 2, "registers": "40/232"}
+_STAGED: dict[str, Value] = {"store": "staged", "store_columns": 32, "vector": 8}
 _TURNS: dict[str, Value] = {"hand_off": "pingpong", "consumers_m": 2, "registers": "40/232"}
+_THREE: dict[str, Value] = {"bm": 192, "consumers_m": 3, "registers": "32/160"}
 _EPILOGUE: dict[str, Any] = {
     "beta": "one", "epilogue": {"bias": "n", "activation": "gelu", "residual": True},
 }  # fmt: skip
 _NK = {"layout": {"a": "mk", "b": "nk"}}
+_NM = {"layout": {"a": "mk", "b": "nk", "c": "nm"}}
+_STORES: tuple[tuple[str, dict[str, Value]], ...] = (("straight", {}), ("staged", _STAGED), ("by TMA", _TMA))
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,31 @@ PITFALLS = (
     Pitfall("one row, one column", {}, {}, ((1, 1, 64, 1), (1, 200, 72, 1), (200, 1, 72, 1))),
     Pitfall("m no multiple of 16 with 16-bit matrices stored by the warp", _TWO | _TMA, {},
             ((1752, 72, 584, 1),)),
-    Pitfall("a box larger than the tensor", _TWO, {}, ((1, 64, 64, 1), (7, 64, 64, 1), (15, 64, 64, 1))),
+    *(
+        Pitfall(f"a box of the store by TMA larger than the tensor, bm = {values.get('bm', 64)}",
+                values | _TMA, {}, ((1, 64, 64, 1), (7, 64, 64, 1), (15, 64, 64, 1)))
+        for values in ({}, _TWO)
+    ),
+    Pitfall("a box of the loads larger than the tensor", _TWO, {}, ((1, 64, 64, 1), (7, 8, 8, 1))),
+    # Nothing is launched for an empty result, but the schedule and its plan must take it.
+    *(
+        Pitfall(f"no rows, no columns, {how}", store | {"cluster_m": 2}, {"beta": "any"},
+                ((8, 8, 64, 1), (0, 72, 64, 1), (70, 0, 64, 1), (0, 0, 0, 1)))
+        for how, store in _STORES[::2]
+    ),
+    *(
+        Pitfall(f"a transposed result, {how}", store, _NM | {"beta": "any"},
+                ((72, 70, 136, 1), (136, 64, 72, 2)))
+        for how, store in _STORES
+    ),
+    Pitfall("a transposed result whose rows are no multiple of 16 bytes, by TMA", _TMA,
+            _NM | {"m": 470, "ld": {"c": 480}}, refused="store_tma"),
+    Pitfall("a transposed result in rows that a vector does not divide", _STAGED, _NM | {"ld": {"c": 4100}},
+            refused="alignment"),
+    Pitfall("NaN between rows, behind the last and in rows of a tile that nobody loads",
+            _TMA | {"bm": 16, "stages": 2}, {}, ((13, 40, 72, 2), (19, 72, 8, 1))),
+    Pitfall("stages of no power of two", _TMA | {"bn": 24, "bk": 32, "swizzle_a": 64, "swizzle_b": 64,
+            "store_columns": 8, "stages": 5}, {}, ((70, 56, 232, 1),)),
     Pitfall("few rows and a deep k", {}, {}, ((32, 64, 8192, 1),)),
     Pitfall("n eight more than whole tiles", _TMA, {}, ((64, 64 * 3 + 8, 128, 1),)),
     *(
@@ -125,8 +160,16 @@ PITFALLS = (
     Pitfall("a tile of 256 columns with one to three steps of k", _TWO | _TMA | {"bn": 256, "stages": 4}, {},
             tuple((130, 264, k, 1) for k in (64, 128, 192))),
     Pitfall("an odd number of steps", {}, {}, ((70, 72, 192, 1), (70, 72, 320, 1))),
-    Pitfall("beta = 1 beside every part of the epilogue", _TMA, _EPILOGUE,
-            ((100, 72, 136, 2), (64, 64, 0, 1))),
+    *(
+        Pitfall(f"beta = 1 beside every part of the epilogue, {how}", store, _EPILOGUE,
+                ((100, 72, 136, 2), (64, 64, 0, 1)))
+        for how, store in _STORES
+    ),
+    *(
+        Pitfall(f"beta = 1 beside every part of the epilogue, parts of k summed by the {split}",
+                _STAGED | {"split_k": 2, "split_sum": split}, _EPILOGUE, ((100, 72, 136, 1), (64, 64, 0, 1)))
+        for split in ("last", "second")
+    ),
     # -- hangs and order
     Pitfall("fewer steps than stages", {"stages": 8}, {}, tuple((70, 72, k, 1) for k in (64, 65, 128))),
     Pitfall("parts of k of one step", {"split_k": 8}, {}, ((70, 72, 512, 1),)),
@@ -136,6 +179,20 @@ PITFALLS = (
             ((300, 200, 136, 1), (300, 136, 72, 2))),
     Pitfall("turns, a cluster the other way and beta = 1", _TURNS | _TMA | {"cluster_n": 2}, _EPILOGUE,
             ((300, 200, 136, 1),)),
+    Pitfall("turns, a cluster of 2 x 2 and beta = 1", _TURNS | _TMA | {"cluster_m": 2, "cluster_n": 2},
+            _EPILOGUE, ((300, 200, 136, 1), (70, 8, 72, 1))),
+    # A warp that skips setmaxnreg leaves the others to wait for its registers: the producer's idle ones, a
+    # consumer without a tile or with nothing to sum, a block outside the result.
+    *(
+        Pitfall(f"every path of a role gives or takes its registers, {how}", values | {"cluster_m": 2}, {},
+                ((10, 8, 64, 1), (70, 72, 0, 1)))
+        for how, values in (
+            ("all give", {"registers": "24/240"}), ("two take", _TWO), ("three take", _THREE),
+            ("in turns", _TURNS | _TMA),
+        )
+    ),
+    Pitfall("few rows, a cluster of 4 x 1 and parts of k", {"cluster_m": 4, "split_k": 4}, {},
+            ((8, 72, 328, 1),), repeats=4),
     Pitfall("more blocks wait for parts of k than run at once", {"split_k": 7, "persistent": False}, {},
             ((300, 200, 64 * 15, 2),)),
     Pitfall("sums of parts that depend on who comes first", {"split_k": 3}, {}, ((130, 136, 64 * 7, 1),),
