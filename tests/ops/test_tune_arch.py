@@ -72,16 +72,44 @@ def test_a_gpu_arch_needs_no_c_compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_gpu_arch_is_compiled_emulated_and_ranked_though_its_worker_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arch", "family", "kill"), [("sm_80", "gemm_sm80", True), ("sm_90a", "gemm_sm90", False)]
+)
+def test_a_gpu_arch_is_compiled_emulated_and_ranked(
+    arch: str, family: str, kill: bool, tmp_path: Path
+) -> None:
+    """`kill`: the worker that emulates the first one, which is done again and counted once."""
     home = tmp_path / "h"
     process = subprocess.Popen(
-        [ROOFTILE, "tune", *GEMM, "--dtype", "f16", "--arch", "sm_80", "--trials", "2", "--json"],
+        [ROOFTILE, "tune", *GEMM, "--dtype", "f16", "--arch", arch, "--trials", "2", "--json"],
         env=_environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     database = Database(f"sqlite:///{home}/rooftile.db")
+    if kill:
+        os.kill(_emulating(process, home, database), signal.SIGKILL)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    document = json.loads(out)
+    assert document["state"] == "done"
+    assert document["message"] == "compiled and emulated, not yet timed"
+    (result,) = document["results"]
+    assert result["served"] is None
+    assert [row["emulated"] for row in result["ranked"]] == ["right, run itself"] * 2
+    assert family in {row["schedule_line"].split()[0] for row in result["ranked"]}
+    assert result["ranked"][0]["predicted_us"] <= result["ranked"][1]["predicted_us"]
+    with database.read() as s:
+        rows = [trials.get(s, number) for number in (1, 2)]
+        runs = [emulations.of_trial(s, number) for number in (1, 2)]
+    database.close()
+    assert {row.state for row in rows if row} == {TrialState.RANKED}
+    assert max(run.attempt for run in runs if run) == (2 if kill else 1)
+
+
+def _emulating(process: subprocess.Popen[str], home: Path, database: Database) -> int:
+    """The process that emulates the first trial, once it does."""
     deadline = time.monotonic() + 120
-    victim = None
-    while victim is None:
+    while True:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -91,22 +119,6 @@ def test_a_gpu_arch_is_compiled_emulated_and_ranked_though_its_worker_is_killed(
             with database.read() as s:
                 run = emulations.of_trial(s, 1)
                 if run is not None and run.state is EmulationState.RUNNING:
-                    victim = next(row.pid for row in workers.alive(s, WorkerKind.EMULATE))
+                    return next(row.pid for row in workers.alive(s, WorkerKind.EMULATE))
         except StoreError:
             continue  # the tables are being made just now
-    os.kill(victim, signal.SIGKILL)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert "Traceback" not in err
-    document = json.loads(out)
-    assert document["message"] == "compiled and emulated, not yet timed"
-    (result,) = document["results"]
-    assert result["served"] is None
-    assert [row["emulated"] for row in result["ranked"]] == ["right, run itself"] * 2
-    assert result["ranked"][0]["predicted_us"] <= result["ranked"][1]["predicted_us"]
-    with database.read() as s:
-        rows = [trials.get(s, number) for number in (1, 2)]
-        runs = [emulations.of_trial(s, number) for number in (1, 2)]
-    database.close()
-    assert {row.state for row in rows if row} == {TrialState.RANKED}
-    assert max(run.attempt for run in runs if run) == 2  # done again, and counted once
