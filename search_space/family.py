@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Parameter:
     """One named choice of a schedule. `choices` are in their natural order: neighbours in the list are
-    neighbours in the search."""
+    neighbours in the search. `left_out`: values that public kernels have and this space does not, each with
+    the reason."""
 
     name: str
     group: str
     choices: tuple[Value, ...]
     doc: str = ""
+    left_out: tuple[tuple[Value, str], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", tuple(self.choices))
@@ -33,6 +35,10 @@ class Parameter:
         # By type too: 1 == True in Python, but not in JSON.
         if not self.choices or len({(type(c), c) for c in self.choices}) != len(self.choices):
             raise ValueError(f"{self.name}: choices must be there and differ")
+
+    def why_left_out(self, value: Value) -> str:
+        """The reason, where `value` is left out by name; else nothing."""
+        return next((why for v, why in self.left_out if (type(v), v) == (type(value), value)), "")
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of this parameter."""

@@ -67,6 +67,9 @@ class Space:
                 p = self.by_name.get(name)
                 if p is None or p.group != group:
                     found.append(Violation("unknown_parameter", f"{group}.{name} is no parameter here", {}))
+                elif why := p.why_left_out(value):
+                    message = f"{name} = {value} is left out: {why}"
+                    found.append(Violation("left_out", message, {name: str(value)}))
                 elif (type(value), value) not in self._choices[name]:
                     listed = ", ".join(map(str, p.choices))
                     message = f"{name} = {value} is not one of {listed}"

@@ -18,6 +18,18 @@ REDUCE_THREADS = 256
 _LARGE_TILE = (64, 128)
 """A tile that every family has for every problem, whatever the alignment."""
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+SUMS_LEFT_OUT = (
+    (
+        "turnstile",
+        "blocks would wait, in the order of k, for others that may not run yet (CUDA promises no order of"
+        " blocks); the last to arrive adds all parts in that order, and nobody waits",
+    ),
+    (
+        "atomic",
+        "f32 sums would depend on the order in which blocks arrive; a plan promises equal bits each time",
+    ),
+)
+"""Ways to add parts of k that no family here has."""
 
 
 def warps(extents: tuple[tuple[str, int, int, int], ...], what: str) -> list[Violation]:

@@ -64,8 +64,9 @@ def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
         Parameter("raster", "order", ("m", "n"), "neighbouring blocks lie below, or beside each other"),
         Parameter("group", "order", (1, 2, 4, 8, 16), "tiles that a band of blocks is high or wide"),
         Parameter("split_k", "order", rules.SPLITS, "parts of k"),
-        Parameter("split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry"),
-    )
+        Parameter("split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry",
+                  rules.SUMS_LEFT_OUT),
+    )  # fmt: skip
 
 
 def grid_of(shape: Shape, s: Schedule) -> Grid:

@@ -17,6 +17,37 @@ NAME = "gemm_sm90"
 ARCHS = ("sm_90a",)
 _DTYPES = ("f16", "bf16")
 _OUTPUTS = ("f32", "f16", "bf16", *FP8)
+_SUMS_LEFT_OUT = (
+    *rules.SUMS_LEFT_OUT,
+    (
+        "tma_reduce",
+        "TMA adds f32 to global memory in the order of arrival, as atomics do, and before the epilogue, which"
+        " needs the whole sum",
+    ),
+)
+_TILES_LEFT_OUT = (
+    (
+        "stream_k",
+        "blocks that share a tile of the result would wait in turn for each other's sums, or add them by"
+        " atomics in no certain order; split_k adds parts without waiting",
+    ),
+    (
+        "dynamic",
+        "tiles of one product cost alike, so there is nothing to balance, for a counter to zero before each"
+        " launch and an atomic before each tile",
+    ),
+    (
+        "fewer_blocks",
+        "blocks have an SM each, and fewer of them than SMs never need fewer waves of tiles",
+    ),
+)
+_ROLES_LEFT_OUT = (
+    (
+        "none",
+        "threads that multiply would copy as well, and a stage could not be filled while they wait for its"
+        " neighbour's product or store results; a warp of the producer copies ahead",
+    ),
+)
 _UNIT = 16
 """Bytes that TMA wants bases and pitches to be multiples of."""
 MOST_EXTENT = 2**31 - 2**13
@@ -86,29 +117,31 @@ def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
     return (
         Parameter("bm", "tile", (16, 32, 64, 128, 192, 256), "rows of a block's tile"),
         Parameter("bn", "tile", tuple(range(8, 257, 8)), "columns of a block's tile"),
-        Parameter("bk", "tile", (32, 64, 128), "depth of a stage"),
+        Parameter("bk", "tile", (16, 32, 64, 128), "depth of a stage"),
         Parameter("cluster_m", "movement", (1, 2, 4, 8), "blocks of a cluster below each other: share B"),
         Parameter("cluster_n", "movement", (1, 2, 4, 8), "blocks of a cluster beside each other: share A"),
         Parameter("store", "movement", ("direct", "staged", "tma"), "straight, by shared memory, by TMA"),
         Parameter("vector", "movement", vectors, "results that one access moves"),
         Parameter("store_columns", "movement", (8, 16, 32, 64), "columns of sums that leave at once"),
-        Parameter("store_panels", "movement", (1, 2, 4), "stores by TMA that are under way at once"),
+        Parameter("store_panels", "movement", (1, 2, 3, 4), "stores by TMA that are under way at once"),
         Parameter("promotion", "movement", (0, 64, 128, 256), "bytes that L2 fetches at least of A and B"),
         Parameter("hint_a", "movement", hints, "what of A L2 gives up first, or keeps"),
         Parameter("hint_b", "movement", hints, "the same of B"),
         Parameter("swizzle_a", "layout", (32, 64, 128), "bytes of A's rows in shared memory"),
         Parameter("swizzle_b", "layout", (32, 64, 128), "bytes of B's rows"),
         Parameter("swap_ab", "layout", (False, True), "its transpose is computed: B^T * A^T"),
-        Parameter("hand_off", "roles", ("cooperative", "pingpong"), "consumers share a tile, or take turns"),
+        Parameter("hand_off", "roles", ("cooperative", "pingpong"), "consumers share a tile, or take turns",
+                  _ROLES_LEFT_OUT),
         Parameter("consumers_m", "roles", (1, 2, 3), "warpgroups that multiply, below each other"),
         Parameter("consumers_n", "roles", (1, 2), "the same beside each other"),
         Parameter("registers", "roles", tuple(REGISTERS), "of the producer's and the consumers' threads"),
-        Parameter("stages", "roles", tuple(range(2, 11)), "tiles of k in shared memory"),
-        Parameter("persistent", "roles", (False, True), "a block computes tile after tile"),
+        Parameter("stages", "roles", tuple(range(2, 17)), "tiles of k in shared memory"),
+        Parameter("persistent", "roles", (False, True), "a block computes tile after tile", _TILES_LEFT_OUT),
         Parameter("raster", "order", ("m", "n", "hilbert"), "how neighbouring blocks lie"),
         Parameter("group", "order", (1, 2, 4, 8, 12, 16, 32, 64), "tiles that a band is high or wide"),
         Parameter("split_k", "order", rules.SPLITS, "parts of k"),
-        Parameter("split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry"),
+        Parameter("split_sum", "order", ("last", "second"), "who adds parts: the last block, a second entry",
+                  _SUMS_LEFT_OUT),
     )  # fmt: skip
 
 

@@ -219,7 +219,9 @@ def _check_params(
         for value in values:
             if not any(type(value) is type(choice) and value == choice for choice in choices):
                 listed = ", ".join(map(str, choices))
-                raise FieldError(path, value, f"one of {listed} for {wanted.path}", _near(value, choices))
+                why = next((w for parameter in known[name] if (w := parameter.why_left_out(value))), "")
+                allowed = f"one of {listed} for {wanted.path}" + (f" (left out: {why})" if why else "")
+                raise FieldError(path, value, allowed, _near(value, choices))
 
 
 def _near(value: object, choices: Sequence[object]) -> object:

@@ -214,6 +214,18 @@ def test_choices_of_another_version_are_answered_in_words() -> None:
     assert not space.legal(Schedule.make("toy", {"order": {"p0": 0}, "movement": {"p1": 0}}))
 
 
+def test_what_is_left_out_is_refused_with_the_reason_and_never_drawn() -> None:
+    way = Parameter("way", "order", (1, "last"), left_out=((True, "not so"), ("atomic", "in no order")))
+    space = Space(Toy((way,), lambda v: True, {"way": 1}), PROBLEM, DEVICE)
+    for value, why in way.left_out:
+        found = space.check(Schedule.make("toy", {"order": {"way": value}}))
+        assert [(v.rule, why in v.message) for v in found] == [("left_out", True)]
+    assert space.legal(Schedule.make("toy", {"order": {"way": 1}}))  # 1 is not True
+    assert space.size == 2
+    rng = Random(3)
+    assert {space.random(rng)["way"] for _ in range(20)} == {1, "last"}
+
+
 def test_two_parameters_of_one_name_are_a_mistake() -> None:
     twice = (Parameter("x", "tile", (1,)), Parameter("x", "order", (1,)))
     with pytest.raises(ValueError, match="share a name"):

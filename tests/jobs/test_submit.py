@@ -239,6 +239,11 @@ def test_what_the_devices_and_families_do_not_have_is_refused(
     assert refused(database, **body).field == field
 
 
+def test_a_choice_that_is_left_out_is_refused_with_the_reason(database: Database) -> None:
+    assert "left out: rows would be cut" in refused(database, params={"way": ["diagonal"]}).allowed
+    assert "left out" not in refused(database, params={"way": ["rings"]}).allowed
+
+
 def test_no_family_says_why(database: Database) -> None:
     attention = {"op": "attention", "heads_q": 2, "seq_q": 4, "head_dim": 64, "dtype": "f16"}
     error = refused(database, problem=attention)

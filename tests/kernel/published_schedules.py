@@ -7,7 +7,9 @@ us, where it cannot.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import cycle, product
 from typing import Any
 
 
@@ -27,7 +29,9 @@ class Published:
     more: dict[str, Any] = field(default_factory=dict)
     """Other parameters that the source names."""
     refused: str = ""
-    """Words of the reason, where our rules refuse it."""
+    """The rule, where our rules refuse it."""
+    because: str = ""
+    """Words of the reason."""
 
 
 def _cutlass(dtype: str, scale: int) -> list[Published]:
@@ -39,7 +43,8 @@ def _cutlass(dtype: str, scale: int) -> list[Published]:
         (64, 256, 32, 4, 1, 4), (128, 128, 32, 3, 2, 2), (128, 128, 32, 4, 2, 2), (128, 128, 32, 5, 2, 2),
         (128, 64, 32, 6, 2, 2), (64, 128, 32, 6, 2, 2), (64, 64, 32, 10, 2, 2),
         (256, 128, 64, 3, 4, 2), (128, 256, 64, 3, 2, 4), (256, 64, 64, 4, 4, 1), (64, 256, 64, 4, 1, 4),
-        (128, 128, 64, 4, 2, 2), (128, 64, 64, 3, 2, 2), (64, 128, 64, 3, 2, 2), (64, 64, 64, 5, 2, 2),
+        (256, 64, 64, 3, 4, 1), (64, 256, 64, 3, 1, 4), (128, 128, 64, 3, 2, 2), (128, 128, 64, 4, 2, 2),
+        (128, 128, 64, 5, 2, 2), (128, 64, 64, 3, 2, 2), (64, 128, 64, 3, 2, 2), (64, 64, 64, 5, 2, 2),
     ]  # fmt: skip
     return [
         Published("CUTLASS generator.py, sm_80", dtype, bm, bn, int(bk * scale / 2), wm, wn, stages)
@@ -100,6 +105,44 @@ SM80: tuple[Published, ...] = (
     Published("nvMMH A100 4096^3", "f16", 256, 128, 64, 4, 2, 3),
     Published("nvMMH A100 128x7168x16384", "f16", 128, 256, 64, 2, 4, 3, more={"split_k": 3}),
 )
+
+
+def _union() -> list[Published]:
+    """The union of all sm_80 kernels as a product: every tile of the column, shared by 4 or 8 warps in every
+    way that leaves them 32 or 64 rows (16 of a tile that has no more) and up to 64 columns, as in the column
+    (8 of 64 rows where that is not to be had), at each depth; bands and parts of k in turn, so that each of
+    their combinations meets tiles, depths and warp tiles of every kind. Some are too large to run."""
+    orders: Iterator[dict[str, Any]] = cycle(
+        {"group": group, "split_k": splits, "split_sum": way}
+        for splits in range(1, 9)
+        for way in (("last",) if splits == 1 else ("last", "second"))
+        for group in (1, 4, 8)
+    )
+    rows = []
+    for bm, bn, bk, stages in product((16, 32, 64, 128, 256), range(32, 257, 32), (32, 64), range(2, 7)):
+        for warps_m, warps in product((1, 2, 4, 8), (4, 8)):
+            warps_n = warps // warps_m
+            if warps_n == 0 or bm // warps_m not in (min(bm, 32), 64) or bn // warps_n % 8:
+                continue
+            if bn // warps_n > 64 and (bm * bn <= 8 * 64 * 64 or (warps_m, warps) != (4, 8)):
+                continue
+            # As for quack's: fragments of uneven spans are read from rows that lie apart.
+            banks = {"banks": "pad"} if (bk, bn // warps_n) == (64, 80) else {}
+            rows.append(
+                Published("union of the sm_80 column", "bf16", bm, bn, bk, warps_m, warps_n, stages,
+                          more=next(orders) | banks)
+            )  # fmt: skip
+    return rows
+
+
+UNION80: tuple[Published, ...] = tuple(_union())
+
+LEFT_OUT: tuple[Published, ...] = tuple(
+    Published(f"split-K, {way}", "f16", 128, 128, 32, 2, 2, 2,
+              more={"split_k": 4, "split_sum": way}, refused="left_out", because=why)
+    for way, why in (("turnstile", "promises no order of blocks"), ("atomic", "order in which blocks arrive"))
+)  # fmt: skip
+"""Ways to add parts of k that sm_70 and sm_80 kernels have and ours do not."""
 
 _HALF = "f16"
 SM70: tuple[Published, ...] = (

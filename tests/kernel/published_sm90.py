@@ -7,11 +7,14 @@ default's. The ring is as deep as the source says or, where it says "as fits", a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 TWO, THREE = "40/232", "32/160"
 HEAVY = "24/240"
 """CUTLASS's and quack's rule: with 208 sums a thread or more."""
+MOST_STAGES = 16
+"""DeepGEMM's end; of the other sources' tiles that are as deep as fits, fewer fit."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Hopper:
     bn: int
     bk: int
     stages: int
-    """0: as many as fit."""
+    """0: as many as fit, MOST_STAGES at most."""
     hand_off: str = "cooperative"
     consumers: tuple[int, int] = (2, 1)
     cluster: tuple[int, int] = (1, 1)
@@ -32,6 +35,8 @@ class Hopper:
     dtype: str = "bf16"
     refused: str = ""
     """The rule, where our rules refuse it."""
+    because: str = ""
+    """Words of the reason, of what is left out by name."""
 
 
 def _deep_gemm() -> list[Hopper]:
@@ -90,8 +95,18 @@ def _cutlass() -> list[Hopper]:
         Hopper("CUTLASS KernelTmaWarpSpecialized", 64, 128, 64, 0, consumers=(1, 1), registers="none",
                more={"persistent": False}),
         Hopper("CUTLASS NoSmem epilogue", 128, 128, 64, 0, more={"store": "direct"}),
-        Hopper("CUTLASS split-K", 128, 128, 64, 0,
-               more={"split_k": 4, "split_sum": "second", "store": "direct"}),
+        # Two panels are on their way out at once, of 64 x 32 for cooperative consumers.
+        *(
+            Hopper("CUTLASS StagesD", bm, bn, 64, 0, hand_off, more={"store_panels": 2, "store_columns": 32})
+            for hand_off, bm, bn in (
+                ("cooperative", 128, 128), ("cooperative", 128, 256), ("cooperative", 256, 128),
+                ("pingpong", 64, 128), ("pingpong", 64, 256), ("pingpong", 128, 128),
+            )
+        ),
+        Hopper("CUTLASS KernelTma", 64, 128, 64, 0, "none", (1, 1), registers="none", refused="left_out",
+               because="a warp of the producer copies ahead"),
+        Hopper("CUTLASS stream-K", 128, 128, 64, 0, more={"persistent": "stream_k"}, refused="left_out",
+               because="wait in turn for each other's sums"),
     ]  # fmt: skip
     return rows
 
@@ -112,10 +127,44 @@ def _quack() -> list[Hopper]:
     return rows
 
 
+def _union() -> list[Hopper]:
+    """What the union of all sm_90 kernels has besides: ways out, hints, parts of k, bands and rasters, each
+    value of each; for the roles that carry them, one tile each."""
+    roles: tuple[dict[str, Any], ...] = (
+        {"bm": 128, "bn": 128, "hand_off": "cooperative", "consumers": (2, 1), "registers": TWO},
+        {"bm": 64, "bn": 128, "hand_off": "pingpong", "consumers": (2, 1), "registers": TWO},
+        {"bm": 64, "bn": 128, "hand_off": "cooperative", "consumers": (1, 1), "registers": "40/248"},
+        {"bm": 192, "bn": 128, "hand_off": "cooperative", "consumers": (3, 1), "registers": THREE},
+        {"bm": 128, "bn": 256, "hand_off": "cooperative", "consumers": (1, 2), "registers": HEAVY,
+         "cluster": (2, 1)},
+    )  # fmt: skip
+    ways: list[dict[str, Any]] = [
+        *({"store_panels": panels, "store_columns": 16} for panels in (1, 2, 3, 4)),
+        *({"hint_a": a, "hint_b": b} for a, b in product(("none", "first", "last"), repeat=2)),
+        *({"promotion": promoted} for promoted in (0, 64, 128, 256)),
+        *({"group": g, "raster": r} for g, r in product((1, 2, 4, 8, 16), ("m", "n", "hilbert"))),
+        *({"store": store, "store_columns": 32} for store in ("direct", "staged")),
+        *(
+            {"split_k": n, "split_sum": way, "store": store, "store_columns": 32}
+            for n in range(2, 9)
+            for way, stores in (("last", ("tma", "direct")), ("second", ("staged", "direct")))
+            for store in stores
+        ),
+    ]
+    return [
+        Hopper("union of the sm_90 column", bk=64, stages=0, more=way, **role)
+        for role, way in product(roles, ways)
+    ]
+
+
 SM90: tuple[Hopper, ...] = (
     Hopper(
         "fast.cu 10 to 12", 128, 256, 64, 3, "cooperative", (2, 1), (2, 1), HEAVY,
         {"raster": "hilbert", "group": 16, "store": "tma", "promotion": 0, "persistent": True},
+    ),
+    Hopper(
+        "fast.cu, 128 blocks on 132 SMs", 128, 256, 64, 3, "cooperative", (2, 1), (2, 1), HEAVY,
+        {"persistent": "fewer_blocks"}, refused="left_out", because="never need fewer waves",
     ),
     Hopper("fast.cu, one consumer", 64, 256, 64, 3, consumers=(1, 1), registers="24/256"),
     Hopper("fast.cu, three consumers", 192, 128, 64, 3, consumers=(3, 1), registers=THREE),
@@ -127,8 +176,26 @@ SM90: tuple[Hopper, ...] = (
     ),
     Hopper("ThunderKittens 192 x 192", 192, 192, 64, 4, consumers=(3, 1), registers=THREE),
     *_quack(),
+    # Rows of A are gathered by four warps, which keep more registers.
+    *(Hopper("quack gather-A", bm, bn, 64, 0, registers="56/224")
+      for bm, bn in ((128, 192), (128, 256), (256, 128))),
+    *(Hopper("quack gather-A, three consumers", 192, bn, 64, 0, consumers=(3, 1), registers="56/152")
+      for bn in (128, 192)),
+    # Ways to give out tiles and to add parts of k that the union has and we do not.
+    Hopper("tiles by an atomic counter", 128, 128, 64, 4, more={"persistent": "dynamic"},
+           refused="left_out", because="tiles of one product cost alike"),
+    *(
+        Hopper(f"split-K, {way}", 128, 128, 64, 4, more={"split_k": 4, "split_sum": way},
+               refused="left_out", because=why)
+        for way, why in (
+            ("turnstile", "promises no order of blocks"),
+            ("atomic", "order in which blocks arrive"),
+            ("tma_reduce", "order of arrival"),
+        )
+    ),
     # nvMatmulHeuristics' first choices for H100: tile, stages, cluster.
     Hopper("nvMMH 4096^3", 256, 128, 64, 4, cluster=(1, 2)),
+    Hopper("nvMMH 4096^3, tie", 128, 256, 64, 4, cluster=(2, 1), more={"raster": "n"}),
     Hopper("nvMMH 4096x2112x7168", 128, 192, 128, 2, cluster=(4, 1), more={"raster": "n"}),
     Hopper("nvMMH 4096x2112x7168, tie", 128, 192, 64, 5, cluster=(4, 1),
            more={"raster": "n", "store": "direct"}),
@@ -142,11 +209,15 @@ SM90: tuple[Hopper, ...] = (
     Hopper("nvMMH 1x4096x7168", 64, 32, 128, 8, consumers=(1, 1), cluster=(1, 2), registers="40/248"),
     # Tilus' Hopper space.
     *(
-        Hopper("Tilus v5", bm, bn, bk, 3, more={"group": group}, refused="registers" * (bm == bn == 256))
+        Hopper("Tilus v5", bm, bn, bk, stages, more={"group": group},
+               refused="registers" if bm == bn == 256 else
+               "shared_memory" if stages * (bm + bn) * bk * 2 > 227 * 1024 else "")
         for bm, bn in ((128, 128), (128, 256), (256, 128), (256, 256))
-        for bk in (32, 64)
+        for bk in (16, 32, 64)
+        for stages in (3, 4, 5, 6)
         for group in (4, 8)
     ),
+    *_union(),
     Hopper("consumers beside each other", 64, 256, 64, 4, consumers=(1, 2)),
     Hopper("CUTLASS sm90 f16", 128, 256, 64, 0, cluster=(2, 1), dtype="f16"),
 )  # fmt: skip

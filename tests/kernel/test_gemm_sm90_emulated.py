@@ -59,6 +59,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Order]] = {
         {"layout": {"a": "km", "b": "nk"}},
         BY_CHANCE,
     ),
+    "a stage is one step, 16 stages, three panels": (
+        TURNS | {"bk": 16, "swizzle_a": 32, "swizzle_b": 32, "stages": 16, "bn": 16, "store_columns": 8,
+                 "store_panels": 3}, {}, LATE,
+    ),
+    "a stage is one step, along m and n": (
+        {"bk": 16, "stages": 2, "cluster_n": 2}, {"layout": {"a": "km", "b": "kn"}}, BY_CHANCE,
+    ),
     "transposed": (STAGED | {"swap_ab": True, "bn": 32, "stages": 2}, {"epilogue": {"bias": "n"}}, LATE),
     "parts of k, turns": (TURNS | {"split_k": 2, "bn": 32, "store_columns": 32, "stages": 2}, {}, BEHIND),
     "parts of k, a second entry": (
