@@ -1,7 +1,8 @@
 """Do the emulator's counters say what the hardware counts? Beside Nsight Compute, where `ncu` is installed.
 
 One launch of one kernel is run under ncu and in the emulator, with the same sizes. Sectors and bank conflicts
-are comparable one to one; instructions are PTX here and SASS there, so only their ratio is told.
+are comparable one to one; instructions are PTX here and SASS there, so only their ratio is told. Of TMA the
+emulator counts whole boxes, the hardware what of them lies in the tensor: alike where tiles are whole.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rooftile.plan import Launch, LaunchPlan
 from rooftile.problem import Gemm
 
 from bench.gpu.places import Place
@@ -38,6 +40,18 @@ METRICS: dict[str, tuple[str, ...]] = {
     "smsp__inst_executed.sum": ("instructions",),
     "sm__inst_executed_pipe_tensor.sum": ("mma",),
 }
+_TMA_LOADS = "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld"
+# The same of copies by TMA, asked for where the plan has tensor maps. Names in public use for sm_90, sm_100;
+# not tried here. What arrives at L1 should count a multicast load at each block that receives it, under both
+# names; the emulator's global_to_shared counts it once.
+TMA_METRICS: dict[str, tuple[str, ...]] = {
+    f"{_TMA_LOADS}.sum": ("bytes", "global_to_shared"),
+    f"{_TMA_LOADS}_dest_multicast.sum": ("bytes", "multicast_to_shared"),
+    "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_st.sum": ("bytes", "shared_to_global"),
+    "smsp__sass_inst_executed_op_tma_ld.sum": ("bulk", "load_boxes"),
+    "smsp__sass_inst_executed_op_tma_st.sum": ("bulk", "stores"),
+}
+_ALL = METRICS | TMA_METRICS
 _SIZES = ((256, 256, 256), (130, 200, 136))
 
 
@@ -72,14 +86,14 @@ def _compare(place: Place, home: Path, name: str, problem: Gemm, limit_s: float)
     plan = family.plan(problem, device, schedule)
     row: dict[str, Any] = {"schedule": schedule.one_line()}
     try:
-        row["emulator"] = _emulated(artifact.ptx or b"", plan, problem)
+        row["emulator"] = emulated(artifact.ptx or b"", plan, problem)
     except EmulatorError as error:
         return {**row, "failed": f"emulator: {error}"}
     order = home / "one_launch.json"
     path = ArtifactCache(home).blob_path(artifact.sha256)
     order.write_text(json.dumps({"path": str(path), "plan": plan.to_json(), "problem": problem.to_json()}))
     command = [
-        "ncu", "--csv", "--page", "raw", "--metrics", ",".join(METRICS), "--launch-count", "1",
+        "ncu", "--csv", "--page", "raw", "--metrics", ",".join(metrics_of(plan)), "--launch-count", "1",
         "--kernel-name", "gemm", sys.executable, "-m", "bench.gpu.one_launch", str(order),
     ]  # fmt: skip
     try:
@@ -97,7 +111,15 @@ def _compare(place: Place, home: Path, name: str, problem: Gemm, limit_s: float)
     return {**row, "ncu": found, "ratios": ratios(found, row["emulator"])}
 
 
-def _emulated(ptx: bytes, plan: Any, problem: Gemm) -> dict[str, Any]:
+def metrics_of(plan: LaunchPlan) -> dict[str, tuple[str, ...]]:
+    """What ncu is asked for."""
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    by_tma = any(arg.type == "tensor_map" for step in launches for arg in step.args)
+    return _ALL if by_tma else METRICS
+
+
+def emulated(ptx: bytes, plan: LaunchPlan, problem: Gemm) -> dict[str, Any]:
+    """The emulator's counters of a run on random f16 inputs, by role."""
     arrays: dict[str, Any] = {}
     for index, (operand, shape) in enumerate(
         (("a", (problem.m, problem.k)), ("b", (problem.n, problem.k)), ("out", (problem.m, problem.n)))
@@ -118,7 +140,7 @@ def parse_ncu(text: str) -> dict[str, float]:
         return {}
     found = {}
     for name, value in zip(rows[0], rows[2], strict=False):
-        if name in METRICS:
+        if name in _ALL:
             try:
                 found[name] = float(value.replace(",", ""))
             except ValueError:
@@ -126,19 +148,24 @@ def parse_ncu(text: str) -> dict[str, float]:
     return found
 
 
-def ratios(ncu: dict[str, float], emulated: dict[str, Any]) -> dict[str, float | None]:
-    """The hardware's count over ours."""
-    sums: dict[str, float] = {}
+def ratios(ncu: dict[str, float], counters: dict[str, Any]) -> dict[str, float | None]:
+    """The hardware's count over ours, by our name. None: we have none."""
+    sums: dict[tuple[str, ...], float] = {}
     for name, value in ncu.items():
-        sums[METRICS[name][0]] = sums.get(METRICS[name][0], 0.0) + value
-    ours = {name: total(emulated, name) for name in sums}
-    return {name: (value / ours[name] if ours[name] else None) for name, value in sums.items()}
+        sums[_ALL[name]] = sums.get(_ALL[name], 0.0) + value
+    ours = {path: total(counters, *path) for path in sums}
+    return {".".join(path): (value / ours[path] if ours[path] else None) for path, value in sums.items()}
 
 
-def total(counters: dict[str, Any], name: str) -> float:
+def total(counters: dict[str, Any], *path: str) -> float:
     """A counter over all roles; of a group, the sum of its members."""
 
     def add(value: Any) -> float:
         return sum(add(item) for item in value.values()) if isinstance(value, dict) else float(value)
 
-    return sum(add(role[name]) for role in counters.values() if isinstance(role, dict) and name in role)
+    def found(value: Any) -> Any:
+        for name in path:
+            value = value.get(name, {}) if isinstance(value, dict) else {}
+        return value
+
+    return sum(add(found(role)) for role in counters.values())

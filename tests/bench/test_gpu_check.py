@@ -16,15 +16,17 @@ from typing import Any
 import pytest
 from rooftile.errors import DeviceError
 from rooftile.gpu_detect import local_gpus
-from rooftile.problem import parse_problem
+from rooftile.problem import Gemm, parse_problem
 
 from bench.gpu import collect_wheels, tuning
 from bench.gpu.cases import SHAPES, count_base, draw
 from bench.gpu.check import ROOT
-from bench.gpu.counters import METRICS, parse_ncu, ratios, total
+from bench.gpu.counters import METRICS, TMA_METRICS, emulated, metrics_of, parse_ncu, ratios, total
 from bench.gpu.report import Budget, Report
 from bench.gpu.run import CPU_SHARES, ORDER, SHARES, counts_of, share_of
 from search_space.device import Device
+from search_space.registry import get_family
+from worker.compile import compile_kernel
 
 SCRIPT = ROOT / "bench" / "gpu" / "check.py"
 
@@ -207,11 +209,46 @@ def test_ncu_is_read_and_compared() -> None:
         "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 4096.0,
         "smsp__inst_executed.sum": 12345.0,
     }
-    emulated = {"all": {"global_sectors": 2048, "instructions": {"load": 1000, "matrix": 234.5}}}
-    assert total(emulated, "instructions") == 1234.5
-    assert ratios(found, emulated) == {"global_sectors": 2.0, "instructions": 10.0}
+    ours = {"all": {"global_sectors": 2048, "instructions": {"load": 1000, "matrix": 234.5}}}
+    assert total(ours, "instructions") == 1234.5
+    assert ratios(found, ours) == {"global_sectors": 2.0, "instructions": 10.0}
     assert parse_ncu("==ERROR== ERR_NVGPUCTRPERM") == {}
     assert {path[0] for path in METRICS.values()} >= {"global_sectors", "bank_conflicts"}
+
+
+def test_copies_by_tma_are_compared(tmp_path: Path) -> None:
+    """Whole tiles of 64 x 64 for a cluster of two blocks that share B: by hand, what each counter must be."""
+    problem = Gemm(128, 64, 128, "f16", layout={"b": "nk"})
+    family, device = get_family("gemm_sm90"), Device.for_arch("sm_90a")
+    schedule = family.default(problem, device).replace(
+        bm=64, bn=64, bk=64, stages=2, cluster_m=2, cluster_n=1, store="tma", store_columns=64, vector=2,
+        swizzle_a=128, swizzle_b=128, swap_ab=False, hand_off="cooperative", consumers_m=1, consumers_n=1,
+        registers="40/248", split_k=1, split_sum="last",
+    )  # fmt: skip
+    assert family.check(problem, device, schedule) == []
+    plan = family.plan(problem, device, schedule)
+    ptx = compile_kernel(family.build(problem, device, schedule), home=tmp_path).ptx
+    assert ptx is not None
+    counters = emulated(ptx, plan, problem)
+    tile = 64 * 64 * 2
+    # Two blocks with two steps each: a tile of A of its own, half of one of B for both.
+    found = {path: total(counters, *path) for path in TMA_METRICS.values()}
+    assert found == {
+        ("bytes", "global_to_shared"): 2 * 2 * (tile + tile / 2),
+        ("bytes", "multicast_to_shared"): 2 * 2 * tile,
+        ("bytes", "shared_to_global"): 2 * tile,
+        ("bulk", "load_boxes"): 2 * 2 * 2,
+        ("bulk", "stores"): 2,
+    }
+    assert metrics_of(plan).keys() == METRICS.keys() | TMA_METRICS.keys()
+    names = ",".join(f'"{name}"' for name in TMA_METRICS)
+    told = parse_ncu(f'"ID",{names}\n"",{",".join(5 * [chr(34) * 2])}\n"0","65,536","n/a","16384","8","2"\n')
+    assert ratios(told, counters) == {
+        "bytes.global_to_shared": 65536 / (6 * tile), "bytes.shared_to_global": 1.0, "bulk.load_boxes": 1.0,
+        "bulk.stores": 1.0,
+    }  # fmt: skip
+    older = get_family("gemm_sm80")
+    assert metrics_of(older.plan(problem, device, older.default(problem, device))) == METRICS
 
 
 def test_counts_of_pytest() -> None:
