@@ -262,8 +262,8 @@ def run_pitfall(number: int, home: Path) -> Row:
         built.ptx, family, problem, device, schedule, problems=pitfall.small(), orders=(EARLY, LATE),
         extra=extra, seed=number,
     )  # fmt: skip
-    return Row("pitfall", pitfall.name, verdict.passed, time.monotonic() - started, told(verdict),
-               (("family", family.name), ("runs", len(verdict.checks)), ("accused", accused(verdict))))  # fmt: skip
+    more = (("family", family.name), ("runs", len(verdict.checks)), ("accused", accused(verdict)))
+    return Row("pitfall", pitfall.name, verdict.passed, time.monotonic() - started, told(verdict), more)
 
 
 def run_testimony(number: int, quick: bool) -> Row:
@@ -291,12 +291,16 @@ def run_testimony(number: int, quick: bool) -> Row:
             if report.faults:
                 text = text or report.faults[0].message
     more = (
-        ("arch", witness.arch),
+        ("arch", _target_of(ptx)),
         ("accused", blamed),
         ("wrong", wrong),
         ("sizes", [list(s) for s in witness.sizes]),
     )
     return Row("witness", witness.name, not blamed and not wrong, time.monotonic() - started, text, more)
+
+
+def _target_of(ptx: str) -> str:
+    return ptx.partition(".target")[2].split(",")[0].split()[0]
 
 
 def run_mutation(mutation: Mutation, home: Path) -> Row:

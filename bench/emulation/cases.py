@@ -7,8 +7,9 @@ columns, and every count of steps of k from none to two more than there are stag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 from typing import Any, TypeAlias
 
@@ -50,8 +51,43 @@ _SOME: dict[str, dict[str, tuple[Value, ...]]] = {
     "gemm_sm90": {
         "bn": (16, 24, 64, 96, 128, 192), "store_columns": (8, 16, 32, 64), "promotion": (0, 256),
         "hint_a": ("none", "last"), "hint_b": ("none", "first"), "group": (1, 2, 8),
+        "bm": (16, 64, 128, 192), "cluster_m": (1, 2, 4), "cluster_n": (1, 2),
     },
 }  # fmt: skip
+
+
+def anchors(family_name: str) -> Iterator[dict[str, Value]]:
+    """Of gemm_sm90, values that a case each begins with: each way to share tiles beside each form of cluster,
+    the movements out in turn. Pairs alone leave this to chance: so much of it is legal only together."""
+    if family_name != "gemm_sm90":
+        return
+    roles: tuple[dict[str, Value], ...] = (
+        {"hand_off": "cooperative", "consumers_m": 1, "bm": 64, "registers": "40/248"},
+        {"hand_off": "cooperative", "consumers_m": 2, "bm": 128, "registers": "40/232"},
+        {"hand_off": "cooperative", "consumers_m": 1, "consumers_n": 2, "bm": 64, "registers": "40/232"},
+        {"hand_off": "cooperative", "consumers_m": 3, "bm": 192, "registers": "32/160"},
+        {"hand_off": "pingpong", "consumers_m": 2, "bm": 64, "registers": "40/232"},
+    )
+    clusters = ((1, 1), (2, 1), (1, 2), (2, 2))
+    out: tuple[dict[str, Value], ...] = (
+        {"store": "tma", "store_panels": 2},
+        {"store": "staged", "store_panels": 1, "swap_ab": True},
+        {"store": "direct", "store_panels": 1},
+        {"store": "staged", "store_panels": 1, "split_k": 2, "split_sum": "second"},
+        {"store": "tma", "store_panels": 1},
+        {"store": "direct", "store_panels": 1, "swap_ab": True, "vector": 1},
+        {"store": "direct", "store_panels": 1, "split_k": 3, "split_sum": "second"},
+    )
+    for number, (role, (m, n)) in enumerate(product(roles, clusters)):
+        common: dict[str, Value] = {
+            "bn": 128,
+            "bk": 64,
+            "stages": 3,
+            "consumers_n": 1,
+            "cluster_m": m,
+            "cluster_n": n,
+        }
+        yield {**common, **role, **out[number % len(out)]}
 
 
 @dataclass(frozen=True)
@@ -112,9 +148,9 @@ class Design:
 
 
 def design(family_name: str, count: int, seed: int = 0, *, complete: bool = False) -> Design:
-    """`count` different legal cases: each is the one, of some drawn around a pair of values that no case
-    before has, that brings the most pairs that are new. `complete`: and as many more as it takes until every
-    pair that the rules allow is in one."""
+    """`count` different legal cases, anchors first: each is the one, of some drawn around a pair of values
+    that no case before has, that brings the most pairs that are new. `complete`: and as many more as it takes
+    until every pair that the rules allow is in one."""
     family = get_family(family_name)
     rng = Random(seed)
     axes = _axes(family)
@@ -130,22 +166,25 @@ def design(family_name: str, count: int, seed: int = 0, *, complete: bool = Fals
     found: dict[str, EmulatorCase] = {}
 
     def take(wanted: Iterable[Pair]) -> bool:
-        best: tuple[int, str, EmulatorCase, set[Pair]] | None = None
+        best: tuple[tuple[int, int], str, EmulatorCase, set[Pair]] | None = None
         for pair in wanted:
             made = _draw(family, axes, dict(pair), rng)
             if made is None:
                 continue
-            case, pairs = made
+            case, pairs, kept = made
             key = f"{case.arch} {case.problem.key} {case.schedule.key}"
-            new = len(pairs & missing)
-            if key not in found and (best is None or new > best[0]):
-                best = (new, key, case, pairs)
+            worth = (kept, len(pairs & missing))
+            if key not in found and (best is None or worth > best[0]):
+                best = (worth, key, case, pairs)
         if best is None:
             return False
         found[best[1]] = best[2]
         missing.difference_update(best[3])
-        return best[0] > 0
+        return best[0][1] > 0
 
+    for anchor in anchors(family_name):
+        if len(found) < count:
+            take([frozenset(anchor.items())] * _TRIES)
     for _ in range(4 * count):
         if len(found) >= count:
             break
@@ -167,8 +206,9 @@ _DRAWS = 24
 
 def _draw(
     family: Family, axes: Mapping[str, tuple[Any, ...]], wanted: Mapping[str, Any], rng: Random
-) -> tuple[EmulatorCase, set[Pair]] | None:
-    """A legal case with the values in `wanted` where the rules allow it, and the pairs that it has."""
+) -> tuple[EmulatorCase, set[Pair], int] | None:
+    """A legal case with the values in `wanted` where the rules allow it, the pairs that it has, and how many
+    of the wanted values."""
     values = {name: rng.choice(choices) for name, choices in axes.items()}
     if rng.random() < 0.6:
         values["split_k"] = 1  # what is not split sees the whole ring
@@ -180,11 +220,18 @@ def _draw(
     device = Device.for_arch(arch)
     schedule = family.default(problem, device)
     mine = schedule.values()
-    # One value after the other, as long as the schedule stays legal; those that are wanted first.
+    # What is wanted at once, if that is legal. Then one value after the other, as long as the schedule stays
+    # legal; those that are wanted first.
+    whole = schedule.replace(**{name: value for name, value in wanted.items() if name in mine})
+    if not family.check(problem, device, whole):
+        schedule = whole
     order = [n for n in axes if n in mine]
     rng.shuffle(order)
     order.sort(key=lambda n: (n not in wanted, n != "split_k"))
+    kept = set(wanted) if schedule is whole else set()
     for name in order:
+        if name in kept:
+            continue
         moved = schedule.replace(**{name: values[name]})
         if not family.check(problem, device, moved):
             schedule = moved
@@ -192,7 +239,7 @@ def _draw(
     final = {n: schedule[n] if n in mine else values[n] for n in axes}
     names = sorted(final)
     pairs = {frozenset({(x, final[x]), (y, final[y])}) for i, x in enumerate(names) for y in names[i + 1 :]}
-    return case, pairs
+    return case, pairs, sum(final.get(name) == value for name, value in wanted.items())
 
 
 def _axes(family: Family) -> dict[str, tuple[Any, ...]]:

@@ -20,8 +20,8 @@ _ANY = (
     "wrong predicate", "stage reused early", "missing tail mask", "off-by-one k", "swapped operands",
 )  # fmt: skip
 VISIBLE = ("wrong tile", "32-bit offset", "wrong pitch", "wrong number")
-"""Classes whose mistakes show in the numbers, in whatever order things happen, if only the problem is large or odd
-enough. Counted apart: of the others at least half leave the numbers right in program order."""
+"""Classes whose mistakes show in the numbers, in whatever order things happen, if only the problem is large
+or odd enough. Counted apart: of the others at least half leave the numbers right in program order."""
 _GROUPS = ("dropped commit", "wrong group count")
 _ASYNCHRONOUS = (
     "dropped fence", "dropped arrive", "wrong parity", "wrong count", "wrong bytes",
