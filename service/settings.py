@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import SettingsError
 
-# The sweep of a worker that has no doorbell (embedded), and of one that has (cluster): DESIGN 2.
+# The sweep of a worker that has no doorbell (embedded), and of one that has (cluster).
 EMBEDDED_SWEEP_S = 0.04
 CLUSTER_SWEEP_S = 1.0
 

@@ -1,4 +1,4 @@
-"""Do the job endpoints do what DESIGN's interfaces say, end to end over a real store?"""
+"""Do the job endpoints do what the interface promises, end to end over a real store?"""
 
 from __future__ import annotations
 

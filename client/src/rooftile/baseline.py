@@ -134,7 +134,7 @@ _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 
 
 def activate(name: str, x: Array) -> None:
-    """Apply an activation of DESIGN's epilogue in place."""
+    """Apply an activation of the epilogue in place."""
     if name == "relu":
         # Written so that NaN stays NaN, as in every kernel of ours.
         np.maximum(x, 0, out=x)
