@@ -1,7 +1,7 @@
 """Are our own CUDA kernels right in the emulator, and is a mistake in them seen? A share of bench.emulator.
 
-The bench runs 44 schedules of each family (64 of gemm_sm90) and every planted mistake; here a few of each, the same ones every
-time.
+The bench runs 44 schedules of each family (64 of gemm_sm90) and every planted mistake; here a few of each,
+the same ones every time.
 """
 
 from __future__ import annotations
