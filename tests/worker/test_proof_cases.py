@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from search_space.device import Device
 from search_space.family import Family
 from search_space.registry import get_family
 from search_space.schedule import Schedule
+from worker.verify import emulated, identity
 from worker.verify.bounds import compare
 from worker.verify.elements import element_dtype
 from worker.verify.prepared import as_matrix, prepare_case, random_operand, strided, with_odd
@@ -159,3 +162,11 @@ def test_a_block_that_computes_several_tiles_has_several() -> None:
         names = many.names(plan) | {"threads": 1, "sm_count": many.sm_count(plan)}
         grid = [step.grid[0] for step in plan.concrete(names).steps if hasattr(step, "grid")]
         assert grid == [3 * cluster]
+
+
+def test_a_verdict_is_remembered_by_all_that_judges() -> None:
+    """What a proof imports of its own folder is part of its identity: a change lets structures run again."""
+    text = Path(emulated.__file__).read_text()
+    imported = set(re.findall(r"^from worker\.verify\.(\w+) import", text, re.M))
+    assert "proof_cases" in imported
+    assert imported <= set(identity._JUDGES)

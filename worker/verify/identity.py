@@ -14,7 +14,17 @@ from pathlib import Path
 
 NAME = "emulator"
 """Under which name it stands in a structure."""
-_JUDGES = ("emulated", "cases", "checks", "prepared", "reference", "bounds", "poison", "elements")
+_JUDGES = (
+    "emulated",
+    "proof_cases",
+    "cases",
+    "checks",
+    "prepared",
+    "reference",
+    "bounds",
+    "poison",
+    "elements",
+)
 
 
 @cache
