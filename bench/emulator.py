@@ -2,7 +2,7 @@
 
     python -m bench.emulator [--quick] [--json FILE] [--cases N]
 
-Cases: at least 44 schedules of each CUDA family (64 of gemm_sm90) by pairwise design
+Cases: at least 44 schedules of each CUDA family (70 of gemm_sm90) by pairwise design
 (bench/emulation/cases.py), each on many small sizes, copies as early and as late as can be, a random order on
 one of them; the answer against float64.
 Pitfalls: where others' kernels went wrong (bench/emulation/pitfalls.py), each by name.
@@ -51,7 +51,7 @@ from worker.compile import compile_kernel
 from worker.errors import CompileFailure, CompilerMissingError
 from worker.verify.emulated import EARLY, LATE, EmulatedVerdict, UndecidedError, prove
 
-DESIGNS = {"gemm_sm80": (44, True), "gemm_sm70": (44, True), "gemm_sm90": (64, False)}
+DESIGNS = {"gemm_sm80": (44, True), "gemm_sm70": (44, True), "gemm_sm90": (70, False)}
 """family -> (schedules at least, whether more are added until every pair of values that is legal occurs). A
 schedule of gemm_sm90 takes as long as four others: all its pairs would not fit into 40 minutes."""
 FAMILIES = tuple(DESIGNS)
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a sample of everything, under 3 minutes")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument(
-        "--cases", type=int, default=None, help="schedules of each family (default 44, gemm_sm90 64; quick 5)"
+        "--cases", type=int, default=None, help="schedules of each family (default 44, gemm_sm90 70; quick 5)"
     )
     args = parser.parse_args(argv)
     counts = {family: args.cases or (5 if args.quick else most) for family, (most, _) in DESIGNS.items()}

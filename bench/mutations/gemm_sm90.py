@@ -46,6 +46,9 @@ F32 = {"dtype": {"a": "bf16", "b": "bf16", "c": "f32"}}
 WAIT_FULL = "wait<(CLUSTER > 1)>(full + turn.stage * 8, turn.parity);"
 WAIT_EMPTY = "wait<(CLUSTER > 1)>(empty + turn.stage * 8, turn.parity ^ 1);"
 WAIT_PRODUCT = "ptx::wgmma_wait_group_sync_aligned<1>();"
+WAIT_TWO = WAIT_PRODUCT.replace("<1>", "<2>")
+FENCE_PRODUCT = "ptx::wgmma_fence_sync_aligned();"
+COMMIT_PRODUCT = "ptx::wgmma_commit_group_sync_aligned();"
 RELEASE = "if (i > 0) release(before);"
 LAST_RELEASE = "if (count > 0) release(before);"
 EXPECT = (
@@ -121,6 +124,61 @@ MUTATIONS = (
         Edit(MAIN, "if (mine > 0) ptx::bar_sync<2 * WARPGROUP>(STORE_TURN + consumer);", ""),
         values=STORED_TURNS,
     ),
+    # -- the same where others run beside: numbers in program order show none of these
+    _m(
+        "dropped wait",
+        "for the products before, two blocks of rows",
+        Edit(MAIN, WAIT_PRODUCT, ""),
+        values=TALL,
+    ),
+    _m("dropped wait", "for the products before, A shared", Edit(MAIN, WAIT_PRODUCT, ""), values=SHARE_A),
+    _m("dropped wait", "for the last products, two consumers", Edit(MAIN, "finish(sums);", ""), values=TWO),
+    _m("dropped wait", "for the last products, in turns", Edit(MAIN, "finish(sums);", ""), values=TURNS),
+    _m("dropped wait", "for a panel to be read, two consumers", Edit(STORE, READ, ";"), values=STORED_TWO),
+    _m(
+        "dropped wait",
+        "of the cluster at the start, A shared",
+        Edit(MAIN, WAIT_CLUSTER, "", 0),
+        values=SHARE_A,
+    ),
+    _m(
+        "dropped barrier",
+        "behind the barriers' making, two consumers",
+        Edit(MAIN, "__syncthreads();", "", 0),
+        values=TWO,
+    ),
+    _m(
+        "dropped barrier",
+        "before a panel is copied, two panels",
+        Edit(STORE, OUT_SYNC, "", 1),
+        values=PANELS_2,
+    ),
+    _m(
+        "dropped barrier",
+        "before a panel is written, in turns",
+        Edit(STORE, OUT_SYNC, "", 0),
+        values=STORED_TURNS,
+        equivalent="with one panel a tile it is the hand-over of the turn that says it is read: the thread that waits "
+        "for it arrives behind that",
+    ),
+    _m("dropped fence", "before the products, two consumers", Edit(PRODUCT, FENCE_PRODUCT, ""), values=TWO),
+    _m("dropped fence", "before the products, both shared", Edit(PRODUCT, FENCE_PRODUCT, ""), values=BOTH),
+    _m("bulk store without its fence", "two panels", Edit(STORE, FENCE_PROXY, ""), values=PANELS_2),
+    _m("bulk store without its fence", "two consumers", Edit(STORE, FENCE_PROXY, ""), values=STORED_TWO),
+    _m("dropped commit", "of the products, in turns", Edit(PRODUCT, COMMIT_PRODUCT, ""), values=TURNS),
+    _m("dropped commit", "of the products, two consumers", Edit(PRODUCT, COMMIT_PRODUCT, ""), values=TWO),
+    _m("wrong group count", "of products, two consumers", Edit(MAIN, WAIT_PRODUCT, WAIT_TWO), values=TWO),
+    _m("wrong group count", "of products, A shared", Edit(MAIN, WAIT_PRODUCT, WAIT_TWO), values=SHARE_A),
+    *(
+        _m(
+            "stage reused early",
+            f"released before the products of the one before are waited for, {where}",
+            Edit(MAIN, WAIT_PRODUCT, RELEASE + " " + WAIT_PRODUCT),
+            Edit(MAIN, RELEASE, "", 1),
+            values=values,
+        )
+        for where, values in (("two consumers", TWO), ("in turns", TURNS), ("B shared", SHARE_B))
+    ),
     # -- arrivals
     _m("dropped arrive", "that a stage is read", Edit(MAIN, RELEASE, "")),
     _m("dropped arrive", "that a tile's last stage is read", Edit(MAIN, LAST_RELEASE, "")),
@@ -151,11 +209,11 @@ MUTATIONS = (
         values=SHARE_B,
         equivalent="the cluster's barrier behind it releases and acquires: what was made before is seen",
     ),
-    _m("dropped fence", "before the products", Edit(PRODUCT, "ptx::wgmma_fence_sync_aligned();", "")),
+    _m("dropped fence", "before the products", Edit(PRODUCT, FENCE_PRODUCT, "")),
     _m(
         "dropped fence",
         "before the products, in turns",
-        Edit(PRODUCT, "ptx::wgmma_fence_sync_aligned();", ""),
+        Edit(PRODUCT, FENCE_PRODUCT, ""),
         values=TURNS,
     ),
     _m("dropped fence", "behind the zeros", Edit(MAIN, FENCE_PROXY, ""), values=SMALL),
@@ -254,10 +312,10 @@ MUTATIONS = (
         Edit(MAIN, "PanelsA::LOADED_BYTES + PanelsB", "PanelsA::BYTES + PanelsB"),
         values=SMALL,
     ),
-    _m("dropped commit", "of the products", Edit(PRODUCT, "ptx::wgmma_commit_group_sync_aligned();", "")),
+    _m("dropped commit", "of the products", Edit(PRODUCT, COMMIT_PRODUCT, "")),
     _m("dropped commit", "of stores", Edit(STORE, COMMIT_STORE, ""), values=STORED),
     _m("dropped commit", "of stores, two panels", Edit(STORE, COMMIT_STORE, ""), values=PANELS_2),
-    _m("wrong group count", "of products", Edit(MAIN, WAIT_PRODUCT, WAIT_PRODUCT.replace("<1>", "<2>"))),
+    _m("wrong group count", "of products", Edit(MAIN, WAIT_PRODUCT, WAIT_TWO)),
     _m(
         "wrong group count",
         "of panels",

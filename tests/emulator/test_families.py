@@ -1,6 +1,6 @@
 """Are our own CUDA kernels right in the emulator, and is a mistake in them seen? A share of bench.emulator.
 
-The bench runs 44 schedules of each family (64 of gemm_sm90) and every planted mistake; here a few of each,
+The bench runs 44 schedules of each family (70 of gemm_sm90) and every planted mistake; here a few of each,
 the same ones every time.
 """
 
