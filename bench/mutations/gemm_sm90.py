@@ -158,8 +158,8 @@ MUTATIONS = (
         "before a panel is written, in turns",
         Edit(STORE, OUT_SYNC, "", 0),
         values=STORED_TURNS,
-        equivalent="with one panel a tile it is the hand-over of the turn that says it is read: the thread that waits "
-        "for it arrives behind that",
+        equivalent="with one panel a tile the turn that is handed over says that it is read: the thread that "
+        "waits for it arrives behind that",
     ),
     _m("dropped fence", "before the products, two consumers", Edit(PRODUCT, FENCE_PRODUCT, ""), values=TWO),
     _m("dropped fence", "before the products, both shared", Edit(PRODUCT, FENCE_PRODUCT, ""), values=BOTH),

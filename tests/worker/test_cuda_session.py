@@ -366,7 +366,7 @@ HOSTS_NUMBER = 2**22 + 4711
 """Of this process, where it runs in a container: no process here has it."""
 
 
-@pytest.mark.parametrize("own", [os.getpid(), HOSTS_NUMBER])
+@pytest.mark.parametrize("own", [os.getpid(), HOSTS_NUMBER], ids=["our number", "the host's number"])
 def test_our_own_load_is_nobody_elses_whatever_nvml_calls_us(own: int) -> None:
     nvml = Nvml()
     nvml.sm_percent = {99: 0}  # as a window system
