@@ -20,7 +20,7 @@ from service.store.enums import TrialReason
 from worker.compile import Artifact, compile_kernel, nvrtc
 from worker.compile.farm import Order, compile_all
 from worker.compile.nvrtc import find_nvrtc
-from worker.compile.nvrtc_host import HostLostError, NvrtcHost, Request
+from worker.compile.nvrtc_host import HostLostError, NvrtcHost, Request, host_of
 from worker.compile.sandbox import Limits
 from worker.errors import CompileFailure, CompilerMissingError
 
@@ -245,6 +245,26 @@ def test_killed_while_it_starts_is_no_missing_compiler(times: int) -> None:
         thread.join()
         host.close()
     assert len(killed) == times
+
+
+def test_a_first_look_at_a_compiler_that_is_killed_is_taken_again() -> None:
+    library = find_nvrtc("sm_80").library
+    host = host_of(library)
+    request = Request("/rooftile/x.cu", "__global__ void x() {}\n", (), ("-arch=sm_80",))
+    assert host.run(request, Limits()).result == 0
+    killed: list[int] = []
+
+    def kill() -> None:
+        child = _wait_for_child(host.pid)
+        os.kill(child, signal.SIGKILL)
+        killed.append(child)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    version = nvrtc._ask_version(library, nvrtc._NVRTC_13)
+    thread.join()
+    assert killed
+    assert version == find_nvrtc("sm_80").version
 
 
 def test_killed_twice_during_one_compile_is_a_failure_of_that_compile(tmp_path: Path, root: Path) -> None:

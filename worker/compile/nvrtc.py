@@ -17,6 +17,7 @@ from service.errors import CompilerMissingError
 from service.paths import nvrtc_library
 from worker.compile.nvrtc_host import HostLostError, NvrtcHost, Request, host_of
 from worker.compile.sandbox import Limits
+from worker.endings import killed_from_outside
 
 # The words of service/compilers.py, which a worker may not import.
 HOW_TO_GET_ONE = (
@@ -114,8 +115,11 @@ def _ask_version(library: str, generation: Generation) -> str:
     """Compile a line, which also shows at the start, and not at a first trial, that it can."""
     request = Request("/rooftile/probe.cu", _PROBE, (), (f"-arch={generation.probe_arch}",))
     limits = Limits(cpu_s=20, wall_s=60.0)
+    host = host_of(library)
     try:
-        outcome = host_of(library).run(request, limits)
+        outcome = host.run(request, limits)
+        if killed_from_outside(outcome.status) and not outcome.timed_out:
+            outcome = host.run(request, limits)  # by a system short of memory, say, not by the line itself
     except HostLostError as error:
         raise CompilerMissingError(f"NVRTC ({library}) cannot be run: {error}.") from None
     match = _RELEASE.search(outcome.ptx)
