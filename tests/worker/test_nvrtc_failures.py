@@ -388,3 +388,14 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_limits_that_we_were_given_hold_where_they_are_less_than_ours() -> None:
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20))
+from worker.compile.nvrtc import find_nvrtc
+print(find_nvrtc("sm_80").version)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == find_nvrtc("sm_80").version, done.stderr

@@ -87,11 +87,11 @@ def child(library: Library, parent: int, limits: dict, files: tuple[int, int, in
             os._exit(FAULT_EXIT)
         data = json.loads(_read_all(request))
         cpu_s = limits["cpu_s"]
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 2))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_bytes"], limits["file_bytes"]))
-        resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
-        resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], limits["memory_bytes"]))
+        _limit(resource.RLIMIT_CORE, 0, 0)
+        _limit(resource.RLIMIT_CPU, cpu_s, cpu_s + 2)
+        _limit(resource.RLIMIT_FSIZE, limits["file_bytes"], limits["file_bytes"])
+        _limit(resource.RLIMIT_STACK, STACK_BYTES, STACK_BYTES)
+        _limit(resource.RLIMIT_AS, limits["memory_bytes"], limits["memory_bytes"])
         said, cubin, ptx = compile_program(library, data)
         head = json.dumps({**said, "cubin_bytes": len(cubin), "ptx_bytes": len(ptx)}).encode()
         with open(result, "wb", closefd=False) as file:
@@ -103,6 +103,14 @@ def child(library: Library, parent: int, limits: dict, files: tuple[int, int, in
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(code)
+
+
+def _limit(what: int, soft: int, hard: int) -> None:
+    """Ours, or what this process was given where that is less: only root may raise a hard limit."""
+    given = resource.getrlimit(what)[1]
+    if given != resource.RLIM_INFINITY:
+        soft, hard = min(soft, given), min(hard, given)
+    resource.setrlimit(what, (soft, hard))
 
 
 def _read_all(descriptor: int) -> bytes:
