@@ -106,12 +106,42 @@ def test_a_folder_in_the_place_of_a_file_is_a_miss_and_replaced(tmp_path: Path, 
     assert put(cache, 0) == cache.get(recipe(0))
 
 
-@pytest.mark.parametrize("above", [0, 1, 2])
-def test_a_file_in_the_place_of_a_folder_is_a_miss_and_replaced(tmp_path: Path, above: int) -> None:
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("where", ["record", "blob"])
+@pytest.mark.parametrize("what", ["pipe", "endless", "huge"])
+def test_what_would_be_read_for_ever_in_the_place_of_a_file_is_a_miss_and_replaced(
+    tmp_path: Path, where: str, what: str
+) -> None:
+    cache = ArtifactCache(tmp_path)
+    made = put(cache, 0)
+    path = cache.blob_path(made.sha256) if where == "blob" else cache._recipe_path(recipe(0).key)
+    for turn in range(2):  # once read, and once written where nobody has read before
+        path.unlink(missing_ok=True)
+        if what == "pipe":
+            os.mkfifo(path)
+        elif what == "endless":
+            path.symlink_to("/dev/zero")
+        else:
+            with path.open("wb") as file:
+                file.truncate(3 << 30)
+        if turn == 0:
+            assert cache.get(recipe(0)) is None
+            assert not os.path.lexists(path)
+    assert put(cache, 0) == cache.get(recipe(0))
+
+
+@pytest.mark.parametrize("what", ["file", "dangling link"])
+@pytest.mark.parametrize("above", [0, 1, 2, 3])
+def test_a_file_in_the_place_of_a_folder_is_a_miss_and_replaced(
+    tmp_path: Path, above: int, what: str
+) -> None:
     cache = ArtifactCache(tmp_path)
     folder = cache._recipe_path(recipe(0).key).parents[above]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.write_text("not a folder")
+    if what == "file":
+        folder.write_text("not a folder")
+    else:
+        folder.symlink_to("/nonexistent/folder")
     assert cache.get(recipe(0)) is None
     assert put(cache, 0) == cache.get(recipe(0))
 

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -44,8 +45,13 @@ _written: dict[Path, int] = {}
 _written_lock = threading.Lock()
 
 
+_MOST_BYTES = 1 << 30
 _unwritable: set[Path] = set()
 """Homes of which this process has said that nothing is kept there."""
+
+
+class NoFileError(OSError):
+    """Something else lies in a file's place, or far more than a cache ever wrote."""
 
 
 class _Miss(Exception):
@@ -79,7 +85,7 @@ class ArtifactCache:
         """The artifact of a recipe, or None. Never raises for what lies in the cache."""
         path = self._recipe_path(recipe.key)
         try:
-            record = _opened(path.read_bytes())
+            record = _opened(_read(path))
             if record["recipe"] != recipe.to_json():
                 raise ValueError("it is of another recipe")
             data = self._expect(record["sha256"])
@@ -110,10 +116,10 @@ class ArtifactCache:
         path = self.blob_path(sha256)
         _touch(path)
         try:
-            data = path.read_bytes()
+            data = _read(path)
         except FileNotFoundError:
             raise _Miss from None
-        except IsADirectoryError:
+        except NoFileError:
             _drop(path)
             raise
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -224,8 +230,8 @@ class ArtifactCache:
         """Remove a folder in the place of a file, and a file in the place of a folder above it."""
         if path.is_dir():
             _drop(path)
-        for folder in path.parents[: len(path.relative_to(self._root).parts)]:
-            if folder.exists() and not folder.is_dir():
+        for folder in path.parents[: len(path.relative_to(self._home).parts) - 1]:
+            if os.path.lexists(folder) and not folder.is_dir():  # a dangling link too
                 _drop(folder)
 
 
@@ -244,6 +250,22 @@ def _opened(text: bytes) -> dict[str, Any]:
     if digest(record) != kept["record_sha256"]:
         raise ValueError("the record does not match its hash")
     return record
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a regular file. NoFileError for a folder, for a pipe or a device, which would be read for
+    ever, and for what would fill the memory."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise NoFileError(f"{path.name} is no file")
+        if info.st_size > _MOST_BYTES:
+            raise NoFileError(f"{path.name} has {info.st_size} bytes")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def _drop(path: Path) -> None:
