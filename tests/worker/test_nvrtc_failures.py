@@ -17,7 +17,7 @@ from support.planted_cuda import SOURCE, spec, write_cuda_template
 
 from service import paths
 from service.store.enums import TrialReason
-from worker.compile import Artifact, compile_kernel, nvrtc
+from worker.compile import Artifact, compile_kernel, nvrtc, rebuild
 from worker.compile.farm import Order, compile_all
 from worker.compile.nvrtc import find_nvrtc
 from worker.compile.nvrtc_host import HostLostError, NvrtcHost, Request, host_of
@@ -265,6 +265,24 @@ def test_a_first_look_at_a_compiler_that_is_killed_is_taken_again() -> None:
     thread.join()
     assert killed
     assert version == find_nvrtc("sm_80").version
+
+
+def test_a_rebuild_whose_compile_is_killed_is_made_again(tmp_path: Path, root: Path) -> None:
+    host = find_nvrtc("sm_80").host
+    built = compile_kernel(spec(), home=tmp_path / "one", root=root)
+    killed: list[int] = []
+
+    def kill() -> None:
+        child = _wait_for_child(host.pid)
+        os.kill(child, signal.SIGKILL)
+        killed.append(child)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    again = rebuild(built.recipe, built.sha256, home=tmp_path / "other", root=root)
+    thread.join()
+    assert killed
+    assert again.data == built.data
 
 
 def test_killed_twice_during_one_compile_is_a_failure_of_that_compile(tmp_path: Path, root: Path) -> None:

@@ -71,7 +71,12 @@ def _rebuild(
     if changed:
         raise RebuildError(f"{cannot}its toolchain's {', '.join(changed)} changed.")
     try:
-        artifact = cached(compiler, sources, today, home, None)
+        try:
+            artifact = cached(compiler, sources, today, home, None)
+        except CompileFailure as failure:
+            if not failure.killed:
+                raise
+            artifact = cached(compiler, sources, today, home, None)  # as the farm does
     except CompileFailure as failure:
         raise RebuildError(f"{cannot}{failure.message}") from None
     if artifact.sha256 != sha256:
