@@ -7,6 +7,7 @@ import os
 import time
 
 import structlog
+from sqlalchemy.orm import Session
 
 from service.bus.lockholder import lock_holder
 from service.paths import device_lock_path, open_lock_file
@@ -106,10 +107,10 @@ def _take_lease(database: Database, keeper: Keeper, device_key: str) -> None:
         # We hold this host's lock, so that owner is dead: its work goes back at once.
         dead = held.owner
 
-        def bury(session: object, dead: str = dead) -> None:
-            trials.expire(session, owner=dead)  # type: ignore[arg-type]
-            races.expire(session, owner=dead)  # type: ignore[arg-type]
-            leases.release_all(session, dead)  # type: ignore[arg-type]
+        def bury(session: Session, dead: str = dead) -> None:
+            trials.expire(session, owner=dead)
+            races.expire(session, owner=dead)
+            leases.release_all(session, dead)
 
         database.run(bury)
         _log.info("took over from a worker that died", device=device_key, dead=dead)

@@ -366,9 +366,10 @@ def symbols_of(kernel: Kernel, memory: GlobalMemory, watch: Watch) -> dict[str, 
             f"the variables of the module have {total} bytes (variable {largest.name} alone {largest.size}),"
             f" over {_MOST_VARIABLES}"
         )
+    there = {b.name: b for b in memory.buffers}
     for v in kernel.module_data:
         name = f"variable {v.name}"
-        known = next((b for b in memory.buffers if b.name == name), None)
+        known = there.get(name)
         if known is None:
             known = Buffer.of(name, memory.next_slot, (max(v.size, 1),), (1,), 1, v.space == "global")
             data = v.data or b""

@@ -51,6 +51,7 @@ class _Parser:
         self.files: dict[int, str] = {}
         self.variables: list[Variable] = []
         self.functions: list[Function] = []
+        self.defined: set[str] = set()
         self.aliases: dict[str, str] = {}
         self.symbols: set[str] = set()
 
@@ -213,7 +214,7 @@ class _Parser:
             )
             self.functions.append(declared)
             return
-        if any(f.name == name and f.defined for f in self.functions):
+        if name in self.defined:
             raise PtxError(f"the function '{name}' is defined twice", line)
         names = Names(self.symbols)
         for param in (*results, *params):
@@ -225,6 +226,7 @@ class _Parser:
         body.read()
         if body.pragmas:
             directives["pragma"] = (*directives.get("pragma", ()), *body.pragmas)
+        self.defined.add(name)
         self.functions.append(
             Function(
                 name,
