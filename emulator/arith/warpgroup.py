@@ -148,9 +148,8 @@ def accumulate(
 ) -> Array:
     """A (rows, k) B^T (n, k) + C, rounded to the type of D but kept as f64 (s32: int64). `bits` of the
     mantissa that the tensor core keeps of its sum, None for all."""
-    total = a @ b.T
-    if signs[0] * signs[1] < 0:
-        total = -total
+    # The elements are negated, not their sum: what cancels is +0 either way.
+    total = (a if signs[0] == signs[1] else -a) @ b.T
     if kind == "s32":
         whole = np.rint(total).astype(np.int64) + (0 if c is None else c)
         if satfinite:

@@ -19,6 +19,8 @@ _RESULTS = {
     "f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"),
     "s8": ("s32",), "u8": ("s32",),
 }  # fmt: skip
+_REGISTERS = {"f16": ("b32", "f16x2"), "f32": ("b32", "f32"), "s32": ("b32", "s32", "u32")}
+"""Types that registers of D may have, by its type (PTX ISA 9.7.15.5.1.1)."""
 _ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"})
 
 
@@ -37,8 +39,7 @@ def wgmma(c: Context) -> Step:
 
 def _whole(c: Context, step: Step) -> Step:
     site = c.site
-    if not c.has("sync") or not c.has("aligned"):
-        raise c.error("it takes .sync.aligned")
+    _check_whole(c)
 
     def run(w: Wave) -> None:
         w.need(site)
@@ -47,17 +48,28 @@ def _whole(c: Context, step: Step) -> Step:
     return run
 
 
+def _check_whole(c: Context) -> None:
+    """An instruction for a whole warpgroup says so."""
+    if not c.has("sync") or not c.has("aligned"):
+        raise c.error("it takes .sync.aligned")
+
+
 def _multiply(c: Context) -> Step:
     shape = next((m for m in c.i.modifiers if _SHAPE.fullmatch(m)), None)
     if shape is None:
         raise c.error("no shape")
+    if c.has("b1"):
+        raise c.error("products of single bits are not known here")
     c.allow("mma_async", "sync", "aligned", shape, "satfinite", "f32", "s32", *_BYTES)
+    _check_whole(c)
     kinds = [m for m in c.i.modifiers if m in (*_BYTES, "f32", "s32")]
     if len(kinds) != 3:
         raise c.error("not three types")
     d_type, a_type, b_type = kinds
     n, k = (int(x) for x in re.findall(r"\d+", shape)[1:])
     _check_form(c, n, k, d_type, a_type, b_type)
+    if len(c.i.operands) < 4:
+        raise c.error(f"{len(c.i.operands)} operands")
     d, a, b, scale, *more = c.i.operands
     whole = a_type in ("s8", "u8")
     in_registers = isinstance(a, Vector)
@@ -70,6 +82,9 @@ def _multiply(c: Context) -> Step:
         raise c.error("a scale that is neither 1 nor -1, or a transposition that is neither 0 nor 1")
     mn_major = (False, bool(flips[0])) if len(flips) == 1 else tuple(map(bool, flips)) or (False, False)
     sums = _registers(c, d, n // 4 if d_type == "f16" else n // 2)
+    for item in d.items if isinstance(d, Vector) else ():
+        if isinstance(item, Reg) and item.type not in _REGISTERS[d_type]:
+            raise c.error(f"{item.name} is .{item.type}: no register of D in .{d_type}")
     form = Form(
         c.site, n, d_type, a_type, b_type, sums, _registers(c, a, 4) if in_registers else (),
         (signs[0], signs[1]), (mn_major[0], mn_major[1]), c.has("satfinite"), 2 * 64 * n * k,
@@ -141,7 +156,10 @@ def _one_a_warp(w: Wave, read: Reader, site: int, what: str) -> list[int]:
 def wait(c: Context) -> Step:
     """wgmma.wait_group.sync.aligned N."""
     c.allow("wait_group", "sync", "aligned")
+    _check_whole(c)
     pending, site = c.integer(c.operands(1)[0]), c.site
+    if pending < 0:
+        raise c.error(f"{pending} groups")
 
     def step(w: Wave) -> None:
         w.need(site)
