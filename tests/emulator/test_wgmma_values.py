@@ -159,9 +159,12 @@ def test_scale_d(form: Form, scale_d: str, adds: bool, predicate: bool) -> None:
 
 
 @places
-@pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "e5m2"])
-def test_infinities_that_meet(kind: str, in_registers: bool) -> None:
-    """Several terms and D: infinities of one sign stay, of two signs are NaN."""
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("f16", None), ("bf16", None), ("tf32", None), ("e5m2", None), ("e5m2", 14)]
+)
+def test_infinities_that_meet(kind: str, bits: int | None, in_registers: bool) -> None:
+    """Several terms and D: infinities of one sign stay, of two signs are NaN; as well where sums are cut to
+    so many bits."""
     form = Form("f32", kind, kind, in_registers=in_registers)
     inf, nan = math.inf, math.nan
     cases = [  # a0, a1 and D before; the sum for b = (1, 1), for (1, -1) and for (0.5, 0)
@@ -175,7 +178,7 @@ def test_infinities_that_meet(kind: str, in_registers: bool) -> None:
     for row, (first, second, d, *_) in enumerate(cases):
         a[row, :2], before[row] = (first, second), d
     given = [a.astype(TYPES[kind]), b.astype(TYPES[kind]), before.astype(np.float32)]
-    found = multiply(form, *given)
+    found = multiply(form, *given, fp8_bits=bits)
     np.testing.assert_array_equal(found[: len(cases), :3], [case[3:] for case in cases])
 
 

@@ -154,9 +154,11 @@ def d_matrix(form: Form, registers: Any) -> Any:
     return found
 
 
-def multiply(form: Form, a: Any, b: Any, d: Any = None, order: str = "late", text: str = "") -> Any:
+def multiply(
+    form: Form, a: Any, b: Any, d: Any = None, order: str = "late", text: str = "", **more: Any
+) -> Any:
     """D (64, n) of A (64, k), B (n, k) and D, each in its type or as bits of that size. Without D it holds
-    NaN (integers: -1) before. `text`: a kernel in place of the form's own."""
+    NaN (integers: -1) before. `text`: a kernel in place of the form's own; `more`: for run_plan."""
     if d is None:
         d = np.full((64, form.n), -1 if form.d == "s32" else np.nan).astype(TYPES[form.d])
     a, b = (np.ascontiguousarray(x).view(np.uint8).reshape(len(x), 32) for x in (a, b))
@@ -167,7 +169,7 @@ def multiply(form: Form, a: Any, b: Any, d: Any = None, order: str = "late", tex
         "c": d_registers(form, d), "out": np.zeros((128, form.registers), np.uint32),
     }  # fmt: skip
     args = [*(Arg.ptr(x) for x in arrays), Arg.i64("scale_d", int(form.adds))]
-    report = run(Program.from_ptx(text or ptx(form)), arrays, args, order=order)
+    report = run(Program.from_ptx(text or ptx(form)), arrays, args, order=order, **more)
     assert report.clean, report.faults[0].message
     return d_matrix(form, arrays["out"])
 
