@@ -16,10 +16,11 @@ from emulator.checks.shadow import ASYNC, OBJECT, UNDER_WAY, Conflict, Shadow
 
 
 def after_writes(
-    shadow: Shadow, space: str, granule: Index, warps: Index, reads: bool, what: str
+    shadow: Shadow, space: str, granule: Index, warps: Index, reads: bool, what: str, strong: bool = False
 ) -> Conflict | None:
     """The first of `granule` (g,) whose last write is not ordered before what each of `warps` issues now, or
-    not visible to the async proxy. `reads`: then something must have been written."""
+    not visible to the async proxy. `reads`: then something must have been written. `strong`: it does not race
+    with strong writes."""
     if shadow.copying:
         flying = shadow.copy_site[granule]
         if flying.max(initial=-1) >= 0:
@@ -34,6 +35,10 @@ def after_writes(
             none &= shadow._strong.write_epoch[granule] == NEVER
         if none.any():
             return _conflict("unwritten", granule, int(np.argmax(none)), warps[0], -1, -1)
+    if shadow._strong is not None and not strong:
+        found = after_writes(strong_of(shadow), space, granule, warps, False, what)
+        if found is not None:
+            return found
     if epoch.max(initial=BEFORE) <= BEFORE:
         return None
     thread = shadow.write_thread[granule]
@@ -44,9 +49,9 @@ def after_writes(
         key = who >> 6, who & 63 >= ASYNC, stamp
         if key not in judged:
             judged[key] = _judge(shadow, space, who, stamp, warps)
-        found = judged[key]
-        if found is not None:
-            warp, verdict = found
+        bad = judged[key]
+        if bad is not None:
+            warp, verdict = bad
             return _conflict(verdict or what, granule, at, warp, who, int(shadow.write_site[granule[at]]))
     return None
 
@@ -121,7 +126,7 @@ def reduce(
     shadow: Shadow, space: str, granule: Index, warp: int, lane: int, site: int, number: int
 ) -> Conflict | None:
     """As `write`, of a reduction: those of several do not race with each other (PTX ISA 9.7.9.25.5)."""
-    found = after_writes(shadow, space, granule, np.array([warp]), True, "write after write")
+    found = after_writes(shadow, space, granule, np.array([warp]), True, "write after write", strong=True)
     found = found or after_reads(shadow, granule, warp, lane)
     strong = strong_of(shadow)
     strong.write_epoch[granule] = UNDER_WAY

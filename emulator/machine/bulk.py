@@ -1,15 +1,15 @@
 """Which bulk copies and tensor copies are under way, and when do their bytes land?
 
-Loads write shared memory and are counted by an mbarrier: they end by themselves, at any moment. Stores and
-reductions read shared memory and write global memory, and belong to a bulk group of the thread that issued
-them: .read waits for the reading, the other form for all of it. Whatever the order, the bytes are under way
-in the eyes of the checks until someone has waited. """
+Loads write shared memory (or reduce what lies there) and are counted by an mbarrier: they end by themselves,
+at any moment. Stores and reductions into global memory read shared memory, and belong to a bulk group of the
+thread that issued them: .read waits for the reading, the other form for all of it. Whatever the order, the
+bytes are under way in the eyes of the checks until someone has waited. """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
+Apply: TypeAlias = Callable[[U8, U8], U8]
+"""A reduction's (what is there, what comes) -> what is there then, as bytes."""
 
 
 @dataclass
@@ -44,6 +46,8 @@ class Load:
     """(n, 16); None: of `source`, when it lands."""
     granule: Index
     source: Source | None = None
+    apply: Apply | None = None
+    """Of a reduction."""
 
 
 @dataclass
@@ -78,8 +82,8 @@ class Store:
     group: int
     source: Source
     pieces: Sequence[Piece]
-    apply: Callable[[U8, U8], U8] | None
-    """Of a reduction: (what is there, what comes), bytes."""
+    apply: Apply | None
+    """Of a reduction."""
     data: U8 | None = None
     written: bool = False
     released: bool = False
@@ -100,9 +104,8 @@ class Bulk(Idle):
     def issue_load(self, made: Load, lane: int) -> None:
         """A load begins."""
         w = self._w
-        found = async_shadow.write(
-            w.shared_shadow, "shared", made.granule, made.warp, lane, made.site, made.barrier.agent
-        )
+        write = async_shadow.write if made.apply is None else async_shadow.reduce
+        found = write(w.shared_shadow, "shared", made.granule, made.warp, lane, made.site, made.barrier.agent)
         conflicts.shared_conflict(w, found, made.site)
         if lands_at_once(w, copy=True):
             self._land(made)
@@ -123,9 +126,13 @@ class Bulk(Idle):
             async_shadow.end_read(
                 w.shared_shadow, made.source.granule, made.warp, made.source.lane, made.site
             )
+        shadow = w.shared_shadow
+        if made.apply is not None:
+            data = made.apply(load(w.shared.data, made.offset, 16), data)
+            shadow = async_shadow.strong_of(shadow)
         store(w.shared.data, made.offset, data)
         stamp = w.mbarriers.came(b, data.size, made.warp, made.site)
-        async_shadow.landed(w.shared_shadow, made.granule, b.agent, made.site, stamp)
+        async_shadow.landed(shadow, made.granule, b.agent, made.site, stamp)
 
     def force(self) -> bool:
         """See Unit."""

@@ -7,9 +7,10 @@ import numpy as np
 from emulator.checks import async_shadow
 from emulator.machine import access, conflicts
 from emulator.machine.bulk import Load, Source
-from emulator.machine.decode.bulk_load import to_shared
-from emulator.machine.decode.bulk_operands import Tensors, place_of, size_of, targets_of, threads
-from emulator.machine.decode.bulk_store import TYPES, to_global
+from emulator.machine.decode.bulk_load import prefetch, to_shared
+from emulator.machine.decode.bulk_operands import SIGNAL, place_of, size_of, targets_of, threads
+from emulator.machine.decode.bulk_reduce import TYPES, reduction
+from emulator.machine.decode.bulk_store import to_global
 from emulator.machine.decode.context import Context
 from emulator.machine.mbarriers import BYTES
 from emulator.machine.wave import Step, Wave
@@ -17,8 +18,9 @@ from emulator.ptx.nodes import Operand
 
 _OPS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 _SPACES = ("shared::cluster", "shared::cta", "global")
-_COMMON = ("async", "bulk", "tensor", "1d", "2d", "3d", "4d", "5d", "tile", "mbarrier::complete_tx::bytes",
-           "multicast::cluster", "L2::cache_hint", "bulk_group", *_SPACES)  # fmt: skip
+_WAYS = (("shared::cluster", "global"), ("shared::cta", "global"), ("global", "shared::cta"),
+         ("shared::cluster", "shared::cta"))  # fmt: skip
+_TENSOR = ("tensor", "1d", "2d", "3d", "4d", "5d", "tile")
 
 
 def bulk(c: Context) -> Step:
@@ -31,34 +33,59 @@ def bulk(c: Context) -> Step:
         c.allow("async", "bulk", "wait_group", "read")
         pending, read = c.integer(c.operands(1)[0]), c.has("read")
         return lambda w: w.bulk.wait(pending, read)
-    if c.has("prefetch"):
-        return _prefetch(c)
-    reduces = c.has("reduce")
-    op = next((m for m in c.i.modifiers if m in _OPS), "")
-    c.allow(*_COMMON, *(("reduce", *_OPS, *TYPES, "noftz") if reduces else ()))
-    if reduces != bool(op):
-        raise c.error("a reduction has an operation, and nothing else has one")
-    spaces = [m for m in c.i.modifiers if m in _SPACES]
-    if len(spaces) != 2:
-        raise c.error("not two spaces")
+    tensor = _TENSOR if c.has("tensor") else ()
     ops = list(c.i.operands)
     if c.has("L2::cache_hint"):
-        ops.pop()
-    if spaces[1] == "global":
-        if reduces:
-            raise c.error("there is no reduction from global memory")
+        # A policy is opaque, and no cache is here to keep to it.
+        c.value(ops.pop(), 64)
+    if c.has("prefetch"):
+        c.allow("async", "bulk", "prefetch", "L2", "global", "L2::cache_hint", *tensor)
+        if not (c.has("L2") and c.has("global")):
+            raise c.error("a prefetch is of global memory, into L2")
+        return prefetch(c, ops)
+    reduces = c.has("reduce")
+    way = tuple(m for m in c.i.modifiers if m in _SPACES)
+    if way not in _WAYS or (reduces and way[1] == "global"):
+        raise c.error("there is no way between such spaces")
+    known = ["async", "bulk", *_SPACES, *tensor, "bulk_group" if way[0] == "global" else SIGNAL]
+    if "global" in way:
+        known.append("L2::cache_hint")
+    if way[1] == "global":
+        known.append("multicast::cluster")
+    if not reduces:
+        c.allow(*known)
+        op = kind = ""
+    else:
+        op, kind = _operation(c, known)
+    if way[1] == "global":
         return to_shared(c, ops)
-    if spaces[0] == "global":
-        return to_global(c, ops, op)
-    if reduces:
-        raise c.error("reductions into shared memory are not known here")
-    return _to_peer(c, ops)
+    if way[0] == "global":
+        return to_global(c, ops, op, kind)
+    return _to_peer(c, ops, op, kind)
 
 
-def _to_peer(c: Context, ops: list[Operand]) -> Step:
-    """cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [dst], [src], size, [mbar]."""
-    if c.has("tensor", "multicast::cluster") or len(ops) != 4:
+def _operation(c: Context, known: list[str]) -> tuple[str, str]:
+    """Of a reduction: what it does, and the type, which a tensor map says itself."""
+    tensor = c.has("tensor")
+    c.allow("reduce", *_OPS, *known, *(() if tensor else (*TYPES, "noftz")))
+    ops = [m for m in c.i.modifiers if m in _OPS]
+    kinds = [m for m in c.i.modifiers if m in TYPES]
+    if len(ops) != 1 or len(kinds) != (not tensor):
+        raise c.error("a reduction has one operation, and one type unless it is of a tensor")
+    kind = kinds[0] if kinds else ""
+    if c.has("noftz") != (ops[0] == "add" and kind in ("f16", "bf16")):
+        raise c.error("modifier .noftz goes with sums of halves")
+    return ops[0], kind
+
+
+def _to_peer(c: Context, ops: list[Operand], op: str, kind: str) -> Step:
+    """cp.{reduce.}async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes... [dst], [src], size,
+    [mbar]."""
+    if c.has("tensor") or not c.has(SIGNAL) or len(ops) != 4:
         raise c.error(f"{len(c.i.operands)} operands, or what such a copy has not")
+    apply = reduction(op, kind, "shared") if op else None
+    if op and apply is None:
+        raise c.error(f"there is no reduction .{op} of .{kind} into shared memory")
     to, source, barrier, site = c.address(ops[0]), c.address(ops[1]), c.address(ops[3]), c.site
     number = c.value(ops[2], 32)
 
@@ -82,30 +109,11 @@ def _to_peer(c: Context, ops: list[Operand]) -> Step:
                 conflicts.shared_conflict(w, found, site)
                 offset = cta * w.shared.pitch + place[1] + at
                 into = access.shared_granules(w, offset, 16).reshape(-1)
-                w.bulk.issue_load(Load(site, warp, b, offset, None, into, Source(lane, read, granule)), lane)
+                own_bytes = Source(lane, read, granule)
+                w.bulk.issue_load(Load(site, warp, b, offset, None, into, own_bytes, apply), lane)
                 w.counters.add("bytes.shared_to_peer", w.warps[[row]], size)
-
-    return step
-
-
-def _prefetch(c: Context) -> Step:
-    """cp.async.bulk.prefetch{.tensor}: nothing happens but that its operands are looked at."""
-    c.allow("async", "bulk", "prefetch", "tensor", "1d", "2d", "3d", "4d", "5d", "L2", "global", "tile",
-            "L2::cache_hint")  # fmt: skip
-    ops = list(c.i.operands)
-    if c.has("L2::cache_hint"):
-        ops.pop()
-    if not c.has("tensor"):
-        if len(ops) != 2:
-            raise c.error(f"{len(ops)} operands")
-        return lambda w: w.counters.add("bulk.prefetches", w.warps)
-    (op,) = ops
-    tensors = Tensors.of(c, op)
-
-    def step(w: Wave) -> None:
-        w.counters.add("bulk.prefetches", w.warps)
-        for row, lane in threads(w):
-            tensors.at(w, row, lane)
+            if op:
+                w.counters.add("bulk.reductions", w.warps[[row]])
 
     return step
 

@@ -1,4 +1,5 @@
-"""Bulk copies from global to shared memory, of bytes and of boxes of tensors (PTX ISA 9.7.9.25)."""
+"""Bulk copies from global to shared memory, and prefetches into the L2 cache, of bytes and of boxes of
+tensors (PTX ISA 9.7.9.25)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from emulator.machine.access import Access
 from emulator.machine.bulk import Load
 from emulator.machine.copies import load
 from emulator.machine.decode.bulk_operands import (
+    SIGNAL,
     Parts,
     chunks_of,
     granules_of,
@@ -21,6 +23,7 @@ from emulator.machine.decode.bulk_operands import (
 )  # fmt: skip
 from emulator.machine.decode.context import Context
 from emulator.machine.mbarriers import BYTES
+from emulator.machine.memory import Bools, Buffer
 from emulator.machine.tensor_maps import Tensor
 from emulator.machine.wave import Array, Step, Wave
 from emulator.ptx.nodes import Operand
@@ -35,7 +38,7 @@ def to_shared(c: Context, ops: list[Operand]) -> Step:
     """...shared::cluster.global...mbarrier::complete_tx::bytes{.multicast::cluster} [dst], [src], ...,
     [mbar]."""
     multicast = ops.pop() if c.has("multicast::cluster") else None
-    if not c.has("mbarrier::complete_tx::bytes"):
+    if not c.has(SIGNAL):
         raise c.error("no way to tell that it ends")
     tensor = c.has("tensor")
     if len(ops) != (3 if tensor else 4):
@@ -72,6 +75,31 @@ def to_shared(c: Context, ops: list[Operand]) -> Step:
     return step
 
 
+def prefetch(c: Context, ops: list[Operand]) -> Step:
+    """cp.async.bulk.prefetch{.tensor}.L2.global [src]{, size}: nothing happens but that its operands are
+    looked at."""
+    tensor, site = c.has("tensor"), c.site
+    if len(ops) != (1 if tensor else 2):
+        raise c.error(f"{len(c.i.operands)} operands")
+    parts_of = Parts.of(c, ops[0], None if tensor else ops[1])
+
+    def step(w: Wave) -> None:
+        w.counters.add("bulk.prefetches", w.warps)
+        for row, lane in threads(w):
+            part = parts_of.at(w, row, lane)
+            if part is None:
+                continue
+            if part.tensor is None:
+                address, width = _pieces(w, part.address, part.size, row, lane, site), 16
+            else:
+                rows = tensor_maps.rows_of(part.tensor, part.at)
+                address, width = rows.address[rows.exists], rows.high - rows.low
+            if len(address):
+                _places(w, Access(site, width, 1, what="bulk prefetch"), address, row, lane)
+
+    return step
+
+
 def _count_load(w: Wave, warp: int, size: int, boxes: bool, parts: int) -> None:
     one = np.array([warp])
     w.counters.add("bytes.global_to_shared", one, size)
@@ -104,23 +132,36 @@ def _box(w: Wave, tensor: Tensor, at: tuple[int, ...], row: int, lane: int, site
 
 def _bytes(w: Wave, address: int, size: int, row: int, lane: int, site: int) -> Array:
     """`size` bytes at an address, (n, 16)."""
+    return _read_rows(w, _pieces(w, address, size, row, lane, site), 16, row, lane, site)
+
+
+def _pieces(w: Wave, address: int, size: int, row: int, lane: int, site: int) -> I64:
+    """Addresses of the 16-byte pieces of `size` bytes of global memory."""
     if address % 16:
         text = f"its source at {address:#x} is no multiple of 16 bytes"
         w.launch.fault(w, FaultKind.MISALIGNED, site, text, row=row, lane=lane)
         address -= address % 16
-    at = address + np.arange(0, size, 16, dtype=np.int64)
-    return _read_rows(w, at, 16, row, lane, site)
+    return address + np.arange(0, size, 16, dtype=np.int64)
+
+
+def _places(w: Wave, a: Access, address: I64, row: int, lane: int) -> tuple[Buffer, I64, Bools] | None:
+    """The buffer that rows lie in, their offsets, and which are inside; None where there is none. Faults are
+    told here."""
+    buffer = access.buffer_of(w, a, address, row, lane)
+    if buffer is None:
+        return None
+    offset, inside = buffer.offsets(address, a.width)
+    access.outside(w, a, buffer, address, inside, row, lane)
+    return buffer, offset, inside
 
 
 def _read_rows(w: Wave, address: I64, width: int, row: int, lane: int, site: int) -> Array:
     """(n, width) bytes of global memory, read by the async proxy for a thread."""
     found = np.full((len(address), width), 0xFF, np.uint8)
-    a = Access(site, width, 1, what="bulk copy")
-    buffer = access.buffer_of(w, a, address, row, lane)
-    if buffer is None:
+    places = _places(w, Access(site, width, 1, what="bulk copy"), address, row, lane)
+    if places is None:
         return found
-    offset, inside = buffer.offsets(address, width)
-    access.outside(w, a, buffer, address, inside, row, lane)
+    buffer, offset, inside = places
     offset = offset[inside]
     shadow = w.launch.shadow(buffer)
     if shadow is not None and len(offset):
@@ -136,4 +177,4 @@ def _read_rows(w: Wave, address: I64, width: int, row: int, lane: int, site: int
     return found
 
 
-__all__ = ["to_shared"]
+__all__ = ["prefetch", "to_shared"]

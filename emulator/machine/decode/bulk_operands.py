@@ -19,6 +19,7 @@ from emulator.report import FaultKind
 
 I64 = npt.NDArray[np.int64]
 
+SIGNAL = "mbarrier::complete_tx::bytes"
 _TENSOR_ALIGN = 128
 """Of shared memory that TMA touches; 16 for copies of bytes (PTX ISA 9.7.9.25.4.1, 9.7.9.25.5.2)."""
 
@@ -35,7 +36,10 @@ class Tensors:
     def of(cls, c: Context, op: Operand) -> Tensors:
         if not isinstance(op, Address) or not isinstance(op.coords, Vector):
             raise c.error("no tensor with coordinates")
-        rank = int(c.one_of("1d", "2d", "3d", "4d", "5d")[0])
+        ranks = [m for m in c.i.modifiers if m in ("1d", "2d", "3d", "4d", "5d")]
+        if len(ranks) != 1:
+            raise c.error("not one number of dimensions")
+        rank = int(ranks[0][0])
         if len(op.coords.items) != rank:
             raise c.error(f"{len(op.coords.items)} coordinates of {rank} dimensions")
         where = c.address(Address(op.base, op.offset))

@@ -1,5 +1,9 @@
-"""What does a bulk reduction do to the bytes in memory (PTX ISA 9.7.9.25.5.3: operations with their
-types)?"""
+"""What does a bulk reduction do to the bytes in memory (PTX ISA 9.7.9.25.4.2, 9.7.9.25.5.3: operations with
+their types)?
+
+Sums of f32 flush subnormal operands and results, as the text says of the form of bytes; it says nothing of
+tensors, which are taken to be the same. Nor does it say what min and max do with NaN: they are taken to be
+the instructions of these names, which prefer a number. """
 
 from __future__ import annotations
 
@@ -10,18 +14,37 @@ import numpy as np
 
 from emulator.arith import floats, halves
 
-_LEGAL = {
-    "add": ("f16", "bf16", "f32", "f64", "u32", "s32", "u64"),
-    "min": ("f16", "bf16", "u32", "s32", "u64", "s64"),
-    "max": ("f16", "bf16", "u32", "s32", "u64", "s64"),
-    "inc": ("u32",),
-    "dec": ("u32",),
-    **dict.fromkeys(("and", "or", "xor"), ("b32", "b64", "u32", "s32", "u64")),
+_HALVES = ("f16", "bf16")
+_COUNTERS = dict.fromkeys(("inc", "dec"), ("u32",))
+_BITS = ("and", "or", "xor")
+_LEGAL: dict[str, dict[str, tuple[str, ...]]] = {
+    "global": {
+        "add": ("u32", "s32", "u64", "f32", "f64", *_HALVES),
+        **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", *_HALVES)),
+        **_COUNTERS,
+        **dict.fromkeys(_BITS, ("b32", "b64")),
+    },
+    "shared": {
+        "add": ("u32", "s32", "u64"),
+        **dict.fromkeys(("min", "max"), ("u32", "s32")),
+        **_COUNTERS,
+        **dict.fromkeys(_BITS, ("b32",)),
+    },
+    # The types are those of tensor maps, which know no bits: whole numbers stand for them.
+    "tensor": {
+        "add": ("u32", "s32", "u64", "f32", *_HALVES),
+        **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", *_HALVES)),
+        **_COUNTERS,
+        **dict.fromkeys(_BITS, ("u32", "s32", "u64", "s64")),
+    },
 }
+"""By destination."""
 _NUMPY: dict[str, Any] = {
     "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64,
     "f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64,
 }  # fmt: skip
+TYPES = tuple(_NUMPY)
+_OF_HALVES: dict[str, Callable[..., Any]] = {"add": halves.add, "min": halves.min_, "max": halves.max_}
 _WHOLE: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "inc": lambda now, b: np.where(now >= b, 0, now + 1),
@@ -29,19 +52,19 @@ _WHOLE: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def reduction(op: str, kind: str | None) -> Callable[[Any, Any], Any] | None:
-    """What replaces bytes (n, width) by those that come, both uint8; None where there is no such
-    reduction."""
-    if kind is None or kind not in _LEGAL.get(op, ()):
+def reduction(op: str, kind: str, to: str) -> Callable[[Any, Any], Any] | None:
+    """What makes of bytes (n, width) that are there, and of those that come, the new ones, all uint8; None
+    where there is no such reduction. `to`: "global", "shared" (both of bytes) or "tensor"."""
+    if kind not in _LEGAL[to].get(op, ()):
         return None
     dtype = _NUMPY[kind]
 
     def apply(now: Any, comes: Any) -> Any:
         a, b = np.ascontiguousarray(now).view(dtype), np.ascontiguousarray(comes).view(dtype)
         if kind in ("f32", "f64"):
-            found = floats.add(kind, a, b)
-        elif kind in ("f16", "bf16"):
-            found = halves.add(kind, a, b) if op == "add" else _extreme(op, kind, a, b)
+            found = floats.add(kind, a, b, ftz=kind == "f32")
+        elif kind in _HALVES:
+            found = _OF_HALVES[op](kind, a, b)
         else:
             found = _WHOLE[op](a, b)
         return np.ascontiguousarray(np.asarray(found).astype(dtype, copy=False)).view(np.uint8)
@@ -49,13 +72,4 @@ def reduction(op: str, kind: str | None) -> Callable[[Any, Any], Any] | None:
     return apply
 
 
-def _extreme(op: str, kind: str, a: Any, b: Any) -> Any:
-    """min or max of halves: a number before a NaN."""
-    wide = [
-        x.view(np.float16) if kind == "f16" else (x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)
-    ]
-    first = wide[0] < wide[1] if op == "min" else wide[0] > wide[1]
-    return np.where(first | (wide[1] != wide[1]), a, b)
-
-
-__all__ = ["reduction"]
+__all__ = ["TYPES", "reduction"]

@@ -21,12 +21,10 @@ from emulator.report import FaultKind
 
 I64 = npt.NDArray[np.int64]
 
-TYPES = ("f16", "bf16", "b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64")
-"""Of reductions."""
 
-
-def to_global(c: Context, ops: list[Operand], op: str) -> Step:
-    """cp.{reduce.}async.bulk{.tensor}...global.shared::cta...bulk_group [dst], [src]{, size}."""
+def to_global(c: Context, ops: list[Operand], op: str, kind: str) -> Step:
+    """cp.{reduce.}async.bulk{.tensor}...global.shared::cta...bulk_group [dst], [src]{, size}. `op`: of a
+    reduction; `kind`: its type, unless the tensor says."""
     if not c.has("bulk_group"):
         raise c.error("no .bulk_group")
     tensor = c.has("tensor")
@@ -34,10 +32,11 @@ def to_global(c: Context, ops: list[Operand], op: str) -> Step:
         raise c.error(f"{len(c.i.operands)} operands")
     source, site = c.address(ops[1]), c.site
     parts_of = Parts.of(c, ops[0], None if tensor else ops[2])
-    kind = None if tensor else next((m for m in reversed(c.i.modifiers) if m in TYPES), None)
-    apply = reduction(op, kind) if op and kind is not None else None
-    if op and not tensor and apply is None:
-        raise c.error("there is no such reduction of such a type")
+    apply = None
+    if op and not tensor:
+        apply = reduction(op, kind, "global")
+        if apply is None:
+            raise c.error(f"there is no reduction .{op} of .{kind} into global memory")
 
     def step(w: Wave) -> None:
         for row, lane in threads(w):
@@ -57,7 +56,7 @@ def to_global(c: Context, ops: list[Operand], op: str) -> Step:
                 pieces = _box_pieces(w, found, rows, row, lane, site)
                 used = _used(found, rows)
                 if op:
-                    use = reduction(op, found.map.dtype)
+                    use = reduction(op, found.map.dtype, "tensor")
                     if use is None:
                         text = f"there is no reduction .{op} of a tensor of {found.map.dtype}"
                         w.launch.fault(w, FaultKind.DESCRIPTOR, site, text, row=row, lane=lane)
@@ -144,4 +143,4 @@ def _write_rows(
     return [Piece(buffer, shadow, offset, width, at[inside], granules_of(w, buffer, offset, width))]
 
 
-__all__ = ["TYPES", "to_global"]
+__all__ = ["to_global"]

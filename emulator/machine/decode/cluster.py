@@ -7,10 +7,11 @@ import numpy as np
 from emulator.machine.decode.context import Context
 from emulator.machine.memory import RANK_SHIFT
 from emulator.machine.wave import Array, Step, Wave
-from emulator.ptx.nodes import Address
+from emulator.ptx.nodes import Address, Imm, Operand
 from emulator.report import FaultKind
 
 _LOW = (1 << RANK_SHIFT) - 1
+_PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
 
 
 def arrive(c: Context) -> Step:
@@ -80,14 +81,49 @@ def rank_of(c: Context) -> Step:
 
 def launch_control(c: Context) -> Step:
     """griddepcontrol: the grids before have ended, as all steps of a plan follow each other."""
-    c.allow("launch_dependents", "wait")
+    c.allow(c.one_of("launch_dependents", "wait"))
     c.operands(0)
     return lambda w: None
 
 
+def _share(c: Context) -> Operand:
+    """The target of `policy{, fraction}`."""
+    target, *fraction = c.operands(1, 2)
+    for op in fraction:
+        c.value(op, 32, "f32")
+        if isinstance(op, Imm) and not (op.kind != "int" and 0 < op.as_float() <= 1):
+            raise c.error("a fraction is over 0.0 and up to 1.0")
+    return target
+
+
+def _range(c: Context) -> Operand:
+    """The target of `policy, [a], primary, total`."""
+    target, start, *sizes = c.operands(4)
+    c.address(start)
+    for op in sizes:
+        c.value(op, 32)
+    first, total = sizes
+    if isinstance(first, Imm) and isinstance(total, Imm) and first.value > total.value:
+        raise c.error("the primary size is greater than the whole")
+    return target
+
+
 def policy(c: Context) -> Step:
-    """createpolicy: a cache policy that no cache is here to keep to."""
-    write = c.dest(c.i.operands[0], 64)
+    """createpolicy.{fractional, range, cvt}: a cache policy, opaque bits that no cache is here to keep to."""
+    form = c.one_of("fractional", "range", "cvt")
+    if form == "cvt":
+        c.allow("cvt", "b64", c.one_of("L2"))
+        target, source = c.operands(2)
+        c.value(source, 64)
+    else:
+        c.allow(form, "b64", *_PRIORITIES, *(("global",) if form == "range" else ()))
+        first, *second = [m for m in c.i.modifiers if m in _PRIORITIES] or [""]
+        if not first or second not in ([], ["L2::evict_first"], ["L2::evict_unchanged"]):
+            raise c.error("no priority of L2, or for the rest another than evict_first and evict_unchanged")
+        target = _share(c) if form == "fractional" else _range(c)
+    if not c.has("b64"):
+        raise c.error("a policy has .b64")
+    write = c.dest(target, 64)
     return lambda w: write(w, np.full((1, 1), 0x14F0000000000000, np.uint64))
 
 

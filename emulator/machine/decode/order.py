@@ -94,8 +94,8 @@ def _cluster_fence(w: Wave) -> None:
 
 
 def _proxy_fence(c: Context) -> Step:
-    """fence.proxy.async{.global, .shared::{cta, cluster}}; .alias and .tensormap order nothing that is known
-    here."""
+    """fence.proxy.async{.global, .shared::{cta, cluster}}, of one space where it names one (.sync_restrict
+    names barriers in shared memory); .alias and .tensormap order nothing that is known here."""
     c.allow("proxy", "async", "async::generic", "alias", "tensormap", "tensormap::generic", "global",
             "shared::cta", "shared::cluster", "acquire", "release", "sync_restrict::shared::cta",
             "sync_restrict::shared::cluster", *SCOPES)  # fmt: skip
@@ -104,7 +104,7 @@ def _proxy_fence(c: Context) -> Step:
     spaces: tuple[str, ...] = ("shared", "global")
     if c.has("global"):
         spaces = ("global",)
-    elif c.has("shared::cta", "shared::cluster"):
+    elif c.has("shared::cta", "shared::cluster") or any(m.startswith("sync_") for m in c.i.modifiers):
         spaces = ("shared",)
 
     def step(w: Wave) -> None:
