@@ -219,8 +219,8 @@ HINTED = r"""
                  :: "l"(&map), "l"(policy));
     for (int i = 0; i < 4; ++i)
       asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                   ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" :: "r"(sh(s + i * 32)), "l"(&map), "r"(i % 2 * 16),
-                   "r"(i / 2 * 2), "r"(sh(&bar)), "l"(policy) : "memory");
+                   ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" :: "r"(sh(s + i * 32)), "l"(&map),
+                   "r"(i % 2 * 16), "r"(i / 2 * 2), "r"(sh(&bar)), "l"(policy) : "memory");
     wait(&bar, 0);
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], 512, %2;"
                  :: "l"(out), "r"(sh(s)), "l"(policy) : "memory");
