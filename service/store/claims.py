@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session, undefer
 
-from . import artifacts, clock, devices, emulations, moves, quarantines
+from . import artifacts, clock, devices, emulations, moves, quarantines, shares, waiting
 from .bounded import json_object, text
 from .ends import FREE, end, lock
 from .enums import ArtifactKind, EmulationState, JobState, Stage, TrialReason, TrialState
@@ -28,6 +28,7 @@ from .records import (
     CompileOutcome,
     Failed,
     MeasureClaim,
+    Measured,
     MeasureOutcome,
     TrialRecord,
 )
@@ -41,57 +42,43 @@ MAX_CLAIMS = 20
 _OPEN_STAGES = [stage for stage in Stage if stage is not Stage.DONE]
 
 
-def _waiting_compile(archs: Sequence[str]) -> Select[Trial]:
-    return (
-        select(Trial)
-        .join(Job, Job.id == Trial.job_id)
-        .where(
-            Trial.stage == Stage.COMPILE,
-            Trial.lease_owner.is_(None),
-            Trial.state == TrialState.PROPOSED,
-            Trial.arch.in_(list(archs)),
-            Job.state == JobState.RUNNING,
-        )
-    )
-
-
-def _waiting_measure(device_key: str) -> Select[Trial]:
-    return (
-        select(Trial)
-        .join(Job, Job.id == Trial.job_id)
-        .where(
-            Trial.stage == Stage.MEASURE,
-            Trial.lease_owner.is_(None),
-            Trial.state == TrialState.COMPILED,
-            Trial.device_key == device_key,
-            Job.state == JobState.RUNNING,
-        )
-    )
-
-
-def _take(s: Session, query: Select[Trial], limit: int) -> list[Trial]:
-    ordered = query.order_by(Job.priority.desc(), Trial.job_id, Trial.number).limit(limit)
-    locked = ordered.with_for_update(of=Trial, skip_locked=True, key_share=True)
+def _take(s: Session, waits: ColumnElement[bool], job_id: int, limit: int) -> list[Trial]:
+    query = select(Trial).where(waits, Trial.job_id == job_id).order_by(Trial.number).limit(limit)
+    locked = query.options(undefer(Trial.plan)).with_for_update(skip_locked=True, key_share=True)
     return list(s.scalars(locked.execution_options(populate_existing=True)))
+
+
+def _any(s: Session, waits: ColumnElement[bool]) -> bool:
+    running = select(Trial.id).join(Job, Job.id == Trial.job_id).where(waits, Job.state == JobState.RUNNING)
+    return bool(s.scalar(select(running.exists())))
 
 
 def compile_waits(s: Session, archs: Sequence[str]) -> bool:
     """Whether claim_compile would find something; cheap, for a read session."""
-    return bool(s.scalar(select(_waiting_compile(archs).exists())))
+    return _any(s, waiting.compiles(archs))
 
 
 def measure_waits(s: Session, device_key: str) -> bool:
     """Whether claim_measure would find something; cheap, for a read session."""
-    return devices.in_service(s, device_key) and bool(s.scalar(select(_waiting_measure(device_key).exists())))
+    return devices.in_service(s, device_key) and _any(s, waiting.measures(device_key))
 
 
 def claim_compile(
     s: Session, owner: str, limit: int, lease_s: float, archs: Sequence[str]
 ) -> list[CompileClaim]:
-    """Takes up to `limit` trials to compile, of running jobs: by priority, job, number."""
+    """Takes up to `limit` trials to compile, of the running jobs whose turn it is (see shares.py)."""
     now = clock.now(s)
     claims = []
-    for trial in _take(s, _waiting_compile(archs), limit):
+    waits = waiting.compiles(archs)
+    dealt = shares.deal(
+        s,
+        shares.COMPILE,
+        waiting.owners_of_trials(s, waits),
+        waiting.compiles_under_way(s),
+        limit,
+        lambda job_id, count: _take(s, waits, job_id, count),
+    )
+    for trial in dealt:
         seen = (
             (Trial.id == trial.id)
             & (Trial.state == trial.state)
@@ -124,6 +111,7 @@ def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bo
         trial = _held(s, claim_id, TrialState.PROPOSED)
         if trial is not None:
             end(s, trial, outcome)
+            shares.settle(s, shares.COMPILE, trial.job_id, outcome.compile_s)
         return trial is not None
     key = quarantines.toolchain_key(outcome.toolchain)
     # Before the trial is locked, as by whoever ends an emulation.
@@ -148,14 +136,15 @@ def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bo
             assert emulation.reason is not None
             told = {**(emulation.evidence or {}), "emulation_id": emulation.id}
             end(s, trial, Failed(TrialState.FAILED, emulation.reason, told), **built)
-            return True
-        onward = {"stage": Stage.EMULATE, "losses": 0, **FREE}
-        moves.transition(s, trial, TrialState.COMPILED, columns={**built, **onward})
+        else:
+            onward = {"stage": Stage.EMULATE, "losses": 0, **FREE}
+            moves.transition(s, trial, TrialState.COMPILED, columns={**built, **onward})
     else:
         # no device was asked for: judged by the cost model is all it gets
         now = clock.now(s)
         ended = {"stage": Stage.DONE, "finished_at": now, **FREE}
         moves.transition(s, trial, TrialState.RANKED, at=now, columns={**built, **ended})
+    shares.settle(s, shares.COMPILE, trial.job_id, outcome.compile_s)
     return True
 
 
@@ -181,14 +170,23 @@ def _emulation(
 
 
 def claim_measure(s: Session, owner: str, device_key: str, limit: int, lease_s: float) -> list[MeasureClaim]:
-    """Takes up to `limit` compiled trials of this device, of running jobs. None while the device is out
-    of service."""
+    """Takes up to `limit` compiled trials of this device, of the running jobs whose turn it is; fewer when it
+    is a race's turn next. None while the device is out of service."""
     if not devices.in_service(s, device_key):
         return []
     now = clock.now(s)
     claims = []
-    query = _waiting_measure(device_key).options(undefer(Trial.plan))
-    for trial in _take(s, query, limit):
+    waits = waiting.measures(device_key)
+    dealt = shares.deal(
+        s,
+        shares.measure(device_key),
+        waiting.owners_of_trials(s, waits),
+        waiting.measures_under_way(s, device_key),
+        limit,
+        lambda job_id, count: _take(s, waits, job_id, count),
+        stop_at=waiting.owners_of_races(s, device_key),
+    )
+    for trial in dealt:
         lease = _lease(owner, lease_s, now, trial.attempt)
         moves.transition(s, trial, TrialState.MEASURING, at=now, columns=lease)
         job_problem = s.get_one(JobProblem, trial.job_problem_id)
@@ -227,20 +225,21 @@ def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bo
     if used is None and trial.claimed_at is not None:
         used = max(0.0, (now - trial.claimed_at).total_seconds())
     device_s = (trial.device_s or 0.0) + (used or 0.0)
-    if isinstance(outcome, Failed):
-        end(s, trial, outcome, device_s=device_s)
-        return True
-    add_verdict(s, outcome.verdict, trial_id=trial.id, artifact_sha256=trial.artifact_sha256)
-    failure = fault_of(outcome.measurement, outcome.verdict)
+    failure = outcome if isinstance(outcome, Failed) else None
+    if isinstance(outcome, Measured):
+        add_verdict(s, outcome.verdict, trial_id=trial.id, artifact_sha256=trial.artifact_sha256)
+        failure = fault_of(outcome.measurement, outcome.verdict)
     if failure is not None:
         end(s, trial, failure, device_s=device_s)
-        return True
-    add_measurement(s, outcome.measurement, trial_id=trial.id)
-    told = {"time_us": outcome.measurement.median_us, "contended": outcome.measurement.contended}
-    to = TrialState.CULLED if outcome.culled else TrialState.MEASURED
-    reason = TrialReason.SLOWER if outcome.culled else None
-    ended = {"stage": Stage.DONE, "reason": reason, "finished_at": now, "device_s": device_s, **FREE}
-    moves.transition(s, trial, to, reason, columns={**ended, **told}, data=told, at=now)
+    elif isinstance(outcome, Measured):
+        add_measurement(s, outcome.measurement, trial_id=trial.id)
+        told = {"time_us": outcome.measurement.median_us, "contended": outcome.measurement.contended}
+        to = TrialState.CULLED if outcome.culled else TrialState.MEASURED
+        reason = TrialReason.SLOWER if outcome.culled else None
+        ended = {"stage": Stage.DONE, "reason": reason, "finished_at": now, "device_s": device_s, **FREE}
+        moves.transition(s, trial, to, reason, columns={**ended, **told}, data=told, at=now)
+    assert trial.device_key is not None
+    shares.settle(s, shares.measure(trial.device_key), trial.job_id, used)
     return True
 
 

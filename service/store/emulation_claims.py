@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session, undefer
 
-from . import clock, ends, moves
+from . import clock, ends, moves, shares
 from .bounded import json_object, json_value, number
 from .claims import MAX_CLAIMS
 from .emulations import TRIES_MOST, WORKING, failure_of, point_at, wanted, wanting
@@ -35,6 +35,7 @@ from .transitions import EMULATION_OPEN
 
 # A person who pauses a job lets what is under way end.
 _GOES_ON = (*WORKING, JobState.PAUSED)
+_asker = func.coalesce(Emulation.job_id, 0)
 _HIT = (
     TrialState.COMPILED,
     TrialState.MEASURING,
@@ -50,8 +51,11 @@ def waits(s: Session, archs: Sequence[str]) -> bool:
 
 
 def claim(s: Session, owner: str, lease_s: float, archs: Sequence[str]) -> EmulateClaim | None:
-    """Takes the next run: those of single trials first, because ends of jobs wait for them."""
-    query = _waiting(archs).order_by(Emulation.scope.desc(), Emulation.id).limit(1)
+    """Takes the next run of the job whose turn it is (see shares.py): those of single trials first, because
+    ends of jobs wait for them."""
+    asking = list(set(_askers(s, _waiting(archs))))
+    chosen = shares.first(s, shares.EMULATE, asking, lambda: _askers(s, _running()))
+    query = _waiting(archs).where(_asker == chosen).order_by(Emulation.scope.desc(), Emulation.id).limit(1)
     locked = query.with_for_update(of=Emulation, skip_locked=True, key_share=True)
     row = s.scalar(locked.execution_options(populate_existing=True))
     if row is None:
@@ -95,8 +99,10 @@ def finish(s: Session, claim_id: ClaimId, outcome: EmulateOutcome) -> bool:
     row = _lock(s, _is_held(claim_id))
     if row is None:
         return False
+    asker = row.job_id  # of this run: one that did not end may be given to another
     if isinstance(outcome, Undecided):
         _undecided(s, row, outcome)
+        _settle(s, asker, outcome.seconds)
         return True
     now = clock.now(s)
     verdict = outcome.verdict
@@ -124,6 +130,7 @@ def finish(s: Session, claim_id: ClaimId, outcome: EmulateOutcome) -> bool:
         _let_go(s, row)
     else:
         _disprove(s, row, reason)
+    _settle(s, asker, outcome.seconds)
     return True
 
 
@@ -241,10 +248,26 @@ def _give_back(s: Session, row: Emulation, reason: TrialReason | str, *, over: b
 # ---------------------------------------------------------------- queries
 
 
-def _waiting(archs: Sequence[str]) -> Any:
+def _waiting(archs: Sequence[str]) -> Select[Emulation]:
     return select(Emulation).where(
         Emulation.state == EmulationState.QUEUED, Emulation.arch.in_(list(archs)), wanted()
     )
+
+
+def _askers(s: Session, runs: Select[Emulation]) -> list[shares.Waiter]:
+    """The job of each of these runs; one that is gone has no token and no priority."""
+    asked = runs.outerjoin(Job, Job.id == Emulation.job_id)
+    rows = s.execute(asked.with_only_columns(_asker, Job.token_id, func.coalesce(Job.priority, 0)))
+    return [shares.Waiter(*row) for row in rows.all()]
+
+
+def _running() -> Select[Emulation]:
+    return select(Emulation).where(Emulation.state == EmulationState.RUNNING)
+
+
+def _settle(s: Session, job_id: int | None, seconds: float | None) -> None:
+    if job_id is not None:
+        shares.settle(s, shares.EMULATE, job_id, number(seconds))
 
 
 def _subject(s: Session, row: Emulation) -> Trial | None:

@@ -130,6 +130,21 @@ class Lease(Base):
     expires_at: Mapped[datetime] = _time()
 
 
+class Share(Base):
+    """What a job, or a token, was given of a queue."""
+
+    __tablename__ = "shares"
+    queue: Mapped[str] = mapped_column(String(160), primary_key=True)
+    # job:31, token:7, or token: for all jobs without a token
+    owner: Mapped[str] = mapped_column(String(64), primary_key=True)
+    # of a job its token, of a token nothing
+    parent: Mapped[str] = mapped_column(String(64))
+    served_s: Mapped[float] = mapped_column(Float)
+    start_s: Mapped[float] = mapped_column(Float)
+    each_s: Mapped[float] = mapped_column(Float)
+    updated_at: Mapped[datetime] = _time()
+
+
 # ---------------------------------------------------------------- jobs
 
 
@@ -190,11 +205,14 @@ class JobProblem(Base):
     seed: Mapped[int] = mapped_column(BigId)
     started_at: Mapped[datetime | None] = _time(null=True)
     finished_at: Mapped[datetime | None] = _time(null=True)
+    # in which its device worked for other jobs while this problem was under way
+    shared_s: Mapped[float] = mapped_column(Float, server_default="0")
     search: Mapped[dict[str, Any]] = _json()
 
     __table_args__ = (
         UniqueConstraint("job_id", "position"),
         Index("ix_job_problems_problem_key", "problem_key", "device_key"),
+        Index("ix_job_problems_device", "device_key", "state"),  # who shares a device
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session, undefer
 
-from . import claims, clock, devices, ends, moves
+from . import claims, clock, devices, ends, moves, shares, waiting
 from .bounded import json_object, number
-from .enums import QUARANTINE_REASONS, JobState, RaceState, TrialReason, TrialState
+from .enums import QUARANTINE_REASONS, RaceState, TrialReason, TrialState
 from .errors import NotFound, StoreError
 from .evidence import add_measurement, add_verdict, fault_of, measurement_record, verdict_record
 from .models import Job, JobProblem, Measurement, Problem, Race, RaceEntrant, Trial, Verdict
@@ -87,11 +87,15 @@ def waits(s: Session, device_key: str) -> bool:
 
 
 def claim(s: Session, owner: str, device_key: str, lease_s: float) -> RaceClaim | None:
-    """Takes the next race of this device, of a running job: by priority, then age. None while the device
-    is out of service."""
-    if not devices.in_service(s, device_key):
+    """Takes a race of this device when it is its job's turn, among the jobs that have trials waiting for the
+    device and those that have a race: the oldest of that job. None while the device is out of service."""
+    racing = waiting.owners_of_races(s, device_key)
+    if not racing or not devices.in_service(s, device_key):
         return None
-    query = _waiting(device_key).order_by(Job.priority.desc(), Race.id).limit(1)
+    rivals = waiting.owners_of_trials(s, waiting.measures(device_key))
+    under_way = waiting.measures_under_way(s, device_key)
+    chosen = shares.first(s, shares.measure(device_key), list({*racing, *rivals}), under_way)
+    query = _waiting(device_key).where(Race.job_id == chosen).order_by(Race.id).limit(1)
     locked = query.with_for_update(of=Race, skip_locked=True, key_share=True)
     race = s.scalar(locked.execution_options(populate_existing=True))
     if race is None:
@@ -139,6 +143,7 @@ def finish(s: Session, claim_id: ClaimId, outcome: RaceOutcome | Failed) -> bool
         reason = TrialReason(outcome.reason)
         columns |= {"reason": reason, "evidence": json_object(outcome.evidence)}
         moves.transition(s, race, RaceState.FAILED, reason, columns=columns, at=now)
+        shares.settle(s, shares.measure(race.device_key), race.job_id, used, usual=False)
         return True
     results = {result.name: result for result in outcome.entrants}
     rows = s.scalars(select(RaceEntrant).where(RaceEntrant.race_id == race.id)).all()
@@ -148,6 +153,7 @@ def finish(s: Session, claim_id: ClaimId, outcome: RaceOutcome | Failed) -> bool
         _write(s, row, results[row.name])
     columns |= {"noise": json_object(outcome.noise), "environment": json_object(outcome.environment)}
     moves.transition(s, race, RaceState.DONE, columns=columns, at=now)
+    shares.settle(s, shares.measure(race.device_key), race.job_id, used, usual=False)
     return True
 
 
@@ -218,11 +224,7 @@ def _waiting(device_key: str) -> Select[Race]:
     return (
         select(Race)
         .join(Job, Job.id == Race.job_id)
-        .where(
-            Race.state == RaceState.QUEUED,
-            Race.device_key == device_key,
-            Job.state.in_((JobState.RUNNING, JobState.FINISHING)),
-        )
+        .where(waiting.races(device_key), Job.state.in_(waiting.RACES_OF))
     )
 
 

@@ -18,7 +18,7 @@ def insert_ignoring(s: Session, model: type[Base], values: dict[str, Any]) -> bo
     """Inserts the row unless a unique index has one like it; True if it was inserted."""
     # RETURNING says it: Postgres' driver gives no row count for an insert through the ORM
     key = cast(Table, model.__table__).primary_key.columns
-    statement = _insert(s, model).values(**values).on_conflict_do_nothing().returning(*key)
+    statement = insert_or(s, model).values(**values).on_conflict_do_nothing().returning(*key)
     return s.execute(statement).first() is not None
 
 
@@ -26,10 +26,12 @@ def upsert(
     s: Session, model: type[Base], values: dict[str, Any], *, key: Sequence[str], update: dict[str, Any]
 ) -> None:
     """Inserts the row, or sets `update` in the one that has its key."""
-    s.execute(_insert(s, model).values(**values).on_conflict_do_update(index_elements=list(key), set_=update))
+    insert = insert_or(s, model).values(**values)
+    s.execute(insert.on_conflict_do_update(index_elements=list(key), set_=update))
 
 
-def _insert(s: Session, model: type[Base]) -> Any:
+def insert_or(s: Session, model: type[Base]) -> Any:
+    """An INSERT that can be given an ON CONFLICT."""
     # the two dialects spell ON CONFLICT alike, but SQLAlchemy keeps two classes
     if s.get_bind().dialect.name == "postgresql":
         return postgresql.insert(cast(Table, model.__table__))
