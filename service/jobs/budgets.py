@@ -1,6 +1,7 @@
 """When has one problem of a job been searched enough?
 
-Seconds are the job's own: the database's clock while the job runs, so that a pause costs nothing.
+Seconds are the job's own: the database's clock while the job runs, less what the device worked for others
+meanwhile, so that neither a pause nor a neighbour costs anything.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ TIMED = (TrialState.MEASURED, TrialState.CULLED)
 
 
 def elapsed_s(job: JobRecord, row: JobProblemRecord) -> float:
-    """Seconds of the job's clock since this problem was started."""
-    return max(0.0, job.ran_s - float(row.search.get("ran_s", job.ran_s)))
+    """Seconds of the job's clock since this problem was started, without those of others on its device."""
+    return max(0.0, job.ran_s - float(row.search.get("ran_s", job.ran_s)) - row.shared_s)
 
 
 def left_over(job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemRecord) -> float | None:
@@ -37,10 +38,9 @@ def left_over(job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemR
     ended; None without a limit."""
     if job.budget_seconds is None:
         return None
-    open_weight = sum(
-        one.weight for one in rows if one.device_key == row.device_key and one.finished_at is None
-    )
-    left = job.budget_seconds - job.ran_s
+    mine = [one for one in rows if one.device_key == row.device_key]
+    open_weight = sum(one.weight for one in mine if one.finished_at is None)
+    left = job.budget_seconds - job.ran_s + sum(one.shared_s for one in mine)
     return max(0.0, left * row.weight / open_weight) if open_weight > 0 else 0.0
 
 
@@ -57,9 +57,7 @@ def out_of_time(job: JobRecord, row: JobProblemRecord) -> bool:
     return row.budget_seconds is not None and elapsed_s(job, row) >= row.budget_seconds
 
 
-def stop_reason(
-    job: JobRecord, row: JobProblemRecord, spent: Spent, timed: int
-) -> JobProblemReason | None:
+def stop_reason(job: JobRecord, row: JobProblemRecord, spent: Spent, timed: int) -> JobProblemReason | None:
     """The part of the budget that is used up, if one is."""
     if row.budget_seconds is not None:
         search_s = row.budget_seconds

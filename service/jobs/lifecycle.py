@@ -1,7 +1,8 @@
 """When does a job run, which of its problems starts next, and how does it end?
 
-Problems of one device run one after another, and jobs take turns on a device: the one of higher priority
-first, then the older one, so that no job's seconds run out while another holds its device.
+Problems of one job and device run one after another. Jobs share a device: whose trial or race is next is
+decided claim by claim (service/store/shares.py), and the seconds in which the device worked for others are
+not counted. So that what is kept ready for each stays bounded, so many of one token share it at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from service.store.transitions import JOB_PROBLEM, final
 
 ACTIVE = (JobProblemState.SEARCHING, JobProblemState.RACING, JobProblemState.PROVING)
 _ENDED = final(JOB_PROBLEM)
-_RUNNING_MOST = 200
+SHARERS_MOST = 8
+"""Jobs of one token that may have a problem under way on one device. Those of lower priority do not count."""
 
 _REASONS = {
     JobProblemReason.COMPILER_MISSING: JobReason.COMPILER_MISSING,
@@ -87,20 +89,18 @@ def _goes_on(s: Session, job: JobRecord, row: JobProblemRecord) -> bool:
 
 
 def _free(s: Session, job: JobRecord, device_key: str | None) -> bool:
-    """No other running job has the device, or comes before this one."""
+    """The device has a place for another job of the token: not too many have one, or come before this one."""
     if device_key is None:
         return True
-    for other in jobs.listing(s, states=[JobState.RUNNING], limit=_RUNNING_MOST).rows:
-        if other.id == job.id:
+    before = 0
+    for other in jobs.sharers(s, device_key):
+        if other.job_id == job.id or other.token_id != job.token_id:
             continue
-        rows = [r for r in jobs.problems(s, other.id) if r.device_key == device_key]
-        rows = [r for r in rows if r.state not in _ENDED]
-        if any(r.state in ACTIVE for r in rows):
-            if other.priority >= job.priority:
-                return False
-        elif rows and (-other.priority, other.id) < (-job.priority, job.id):
-            return False
-    return True
+        if other.active:
+            before += other.priority >= job.priority
+        else:
+            before += (-other.priority, other.job_id) < (-job.priority, job.id)
+    return before < SHARERS_MOST
 
 
 def _move(s: Session, job: JobRecord, to: JobState) -> None:

@@ -24,6 +24,7 @@ from service.store import (
     leases,
     logins,
     races,
+    shares,
     trials,
     workers,
 )
@@ -129,3 +130,4 @@ def _tidy(s: Session) -> None:
     idempotency.forget(s)
     logins.forget(s)
     workers.forget(s)
+    shares.forget(s)

@@ -71,6 +71,7 @@ class SearchWorker:
         self._seen_event = -1
         self._looked_s = -1e9
         self._busy = False
+        self._after = 0
         self._faults: Counter[int] = Counter()
 
     def step(self) -> bool:
@@ -85,7 +86,7 @@ class SearchWorker:
         if waited_s < QUIET_S and self._measuring():
             return did
         with self._db.read() as s:
-            ids = jobs.advanceable(s)
+            ids, self._after = jobs.advanceable(s, self._after)
         self._seen_event, self._looked_s = latest, now_s
         moved = [job_id for job_id in ids if self._advance(job_id)]
         self._busy = bool(moved)

@@ -8,14 +8,14 @@ write lock from its beginning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session, undefer
 
-from . import artifacts, clock, devices, emulations, moves, quarantines, shares, waiting
+from . import artifacts, clock, devices, emulations, jobs, moves, quarantines, shares, waiting
 from .bounded import json_object, text
 from .ends import FREE, end, lock
 from .enums import ArtifactKind, EmulationState, JobState, Stage, TrialReason, TrialState
@@ -42,10 +42,19 @@ MAX_CLAIMS = 20
 _OPEN_STAGES = [stage for stage in Stage if stage is not Stage.DONE]
 
 
-def _take(s: Session, waits: ColumnElement[bool], job_id: int, limit: int) -> list[Trial]:
-    query = select(Trial).where(waits, Trial.job_id == job_id).order_by(Trial.number).limit(limit)
-    locked = query.options(undefer(Trial.plan)).with_for_update(skip_locked=True, key_share=True)
-    return list(s.scalars(locked.execution_options(populate_existing=True)))
+def _taker(s: Session, waits: ColumnElement[bool]) -> Callable[[int, int], list[Trial]]:
+    """Locks up to so many trials of a job that wait and that it has not given yet."""
+    given: list[int] = []
+
+    def take(job_id: int, count: int) -> list[Trial]:
+        query = select(Trial).where(waits, Trial.job_id == job_id, Trial.id.not_in(given))
+        query = query.order_by(Trial.number).limit(count).options(undefer(Trial.plan))
+        locked = query.with_for_update(skip_locked=True, key_share=True)
+        rows = list(s.scalars(locked.execution_options(populate_existing=True)))
+        given.extend(row.id for row in rows)
+        return rows
+
+    return take
 
 
 def _any(s: Session, waits: ColumnElement[bool]) -> bool:
@@ -76,7 +85,7 @@ def claim_compile(
         waiting.owners_of_trials(s, waits),
         waiting.compiles_under_way(s),
         limit,
-        lambda job_id, count: _take(s, waits, job_id, count),
+        _taker(s, waits),
     )
     for trial in dealt:
         seen = (
@@ -183,7 +192,7 @@ def claim_measure(s: Session, owner: str, device_key: str, limit: int, lease_s: 
         waiting.owners_of_trials(s, waits),
         waiting.measures_under_way(s, device_key),
         limit,
-        lambda job_id, count: _take(s, waits, job_id, count),
+        _taker(s, waits),
         stop_at=waiting.owners_of_races(s, device_key),
     )
     for trial in dealt:
@@ -239,6 +248,7 @@ def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bo
         ended = {"stage": Stage.DONE, "reason": reason, "finished_at": now, "device_s": device_s, **FREE}
         moves.transition(s, trial, to, reason, columns={**ended, **told}, data=told, at=now)
     assert trial.device_key is not None
+    jobs.stand_still(s, trial.device_key, trial.job_id, used or 0.0)
     shares.settle(s, shares.measure(trial.device_key), trial.job_id, used)
     return True
 

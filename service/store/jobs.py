@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
@@ -20,9 +20,17 @@ from .sql import changed, insert_ignoring
 from .transitions import JOB, JOB_PROBLEM, final
 
 _RUNS = (JobState.RUNNING, JobState.FINISHING)
-_ADVANCES = (JobState.QUEUED, JobState.WAITING, JobState.RUNNING, JobState.FINISHING)
 _JOB_FINAL = final(JOB)
 _PROBLEM_FINAL = final(JOB_PROBLEM)
+
+
+class Sharer(NamedTuple):
+    """A running job of a device; `active`: its problem there has begun."""
+
+    job_id: int
+    token_id: int | None
+    priority: int
+    active: bool
 
 
 def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
@@ -83,6 +91,7 @@ def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
                 budget_device_seconds=one.budget_device_seconds,
                 seed=one.seed,
                 finished_at=now if ended else None,
+                shared_s=0.0,
                 search={},
             )
         )
@@ -122,10 +131,56 @@ def listing(
     return Page(tuple(_job(row, now) for row in rows[:limit]), (rows[limit - 1].id,) if more else None)
 
 
-def advanceable(s: Session, limit: int = 100) -> list[int]:
-    """Ids of the jobs that a search worker should look at (open and not paused): priority, then age."""
-    query = select(Job.id).where(Job.state.in_(_ADVANCES)).order_by(Job.priority.desc(), Job.id)
-    return list(s.scalars(query.limit(limit)))
+def advanceable(s: Session, after: int = 0, limit: int = 100) -> tuple[list[int], int]:
+    """Ids of jobs that a search worker should look at (open and not paused) by priority, then age, and the
+    `after` of its next call: all that run, and of those that may begin `limit`, the next ones in turn."""
+    ranks = select(Job.priority, Job.id)
+    running = [*s.execute(ranks.where(Job.state.in_(_RUNS)))]
+    idle = ranks.where(Job.state.in_((JobState.QUEUED, JobState.WAITING))).order_by(Job.id)
+    found = [*s.execute(idle.where(Job.id > after).limit(limit))]
+    if after > 0 and len(found) < limit:
+        found += s.execute(idle.where(Job.id <= after).limit(limit - len(found)))
+    ordered = sorted((*running, *found), key=lambda row: (-row.priority, row.id))
+    return [row.id for row in ordered], found[-1].id if found else 0
+
+
+def sharers(s: Session, device_key: str) -> list[Sharer]:
+    """The running jobs that have a problem of this device which has not ended."""
+    query = (
+        select(Job.id, Job.token_id, Job.priority, JobProblem.state)
+        .join(JobProblem, JobProblem.job_id == Job.id)
+        .where(
+            Job.state == JobState.RUNNING,
+            JobProblem.device_key == device_key,
+            JobProblem.state.not_in(_PROBLEM_FINAL),
+        )
+    )
+    found: dict[int, Sharer] = {}
+    for job_id, token_id, priority, state in s.execute(query):
+        active = state is not JobProblemState.QUEUED
+        known = found.get(job_id)
+        found[job_id] = Sharer(job_id, token_id, priority, active or (known is not None and known.active))
+    return list(found.values())
+
+
+def stand_still(s: Session, device_key: str, job_id: int, used_s: float) -> None:
+    """Tells the others that share a device that it worked so long for this job: it is not on their clocks.
+    For this package."""
+    query = (
+        select(JobProblem.id)
+        .join(Job, Job.id == JobProblem.job_id)
+        .where(
+            JobProblem.device_key == device_key,
+            JobProblem.state.in_((JobProblemState.SEARCHING, JobProblemState.RACING)),
+            Job.id != job_id,
+            Job.state == JobState.RUNNING,
+        )
+        # one that is being moved at this moment has its clock a trial ahead: better than to wait for it
+        .with_for_update(of=JobProblem, skip_locked=True, key_share=True)
+    )
+    if ids := list(s.scalars(query)):
+        longer = update(JobProblem).where(JobProblem.id.in_(ids))
+        changed(s, longer.values(shared_s=JobProblem.shared_s + used_s))
 
 
 def counts(s: Session) -> dict[JobState, int]:
@@ -339,6 +394,7 @@ def _problem(row: JobProblem, problem: Problem, now: datetime) -> JobProblemReco
         budget_device_seconds=row.budget_device_seconds,
         seed=row.seed,
         search=row.search,
+        shared_s=row.shared_s,
         started_at=row.started_at,
         finished_at=row.finished_at,
         elapsed_s=0.0 if row.started_at is None else max(0.0, (end - row.started_at).total_seconds()),

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session, undefer
 
-from . import claims, clock, devices, ends, moves, shares, waiting
+from . import claims, clock, devices, ends, jobs, moves, shares, waiting
 from .bounded import json_object, number
 from .enums import QUARANTINE_REASONS, RaceState, TrialReason, TrialState
 from .errors import NotFound, StoreError
@@ -143,7 +143,7 @@ def finish(s: Session, claim_id: ClaimId, outcome: RaceOutcome | Failed) -> bool
         reason = TrialReason(outcome.reason)
         columns |= {"reason": reason, "evidence": json_object(outcome.evidence)}
         moves.transition(s, race, RaceState.FAILED, reason, columns=columns, at=now)
-        shares.settle(s, shares.measure(race.device_key), race.job_id, used, usual=False)
+        _charge(s, race, used)
         return True
     results = {result.name: result for result in outcome.entrants}
     rows = s.scalars(select(RaceEntrant).where(RaceEntrant.race_id == race.id)).all()
@@ -153,7 +153,7 @@ def finish(s: Session, claim_id: ClaimId, outcome: RaceOutcome | Failed) -> bool
         _write(s, row, results[row.name])
     columns |= {"noise": json_object(outcome.noise), "environment": json_object(outcome.environment)}
     moves.transition(s, race, RaceState.DONE, columns=columns, at=now)
-    shares.settle(s, shares.measure(race.device_key), race.job_id, used, usual=False)
+    _charge(s, race, used)
     return True
 
 
@@ -226,6 +226,11 @@ def _waiting(device_key: str) -> Select[Race]:
         .join(Job, Job.id == Race.job_id)
         .where(waiting.races(device_key), Job.state.in_(waiting.RACES_OF))
     )
+
+
+def _charge(s: Session, race: Race, used: float) -> None:
+    jobs.stand_still(s, race.device_key, race.job_id, used)
+    shares.settle(s, shares.measure(race.device_key), race.job_id, used, usual=False)
 
 
 def _is_held(claim_id: ClaimId) -> Any:

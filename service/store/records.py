@@ -203,6 +203,8 @@ class JobProblemRecord:
     started_at: datetime | None
     finished_at: datetime | None
     elapsed_s: float
+    shared_s: float
+    """Seconds in which its device worked for other jobs while it was under way."""
     """Seconds since it was started (to its end, if ended), by the database's clock; 0 before."""
 
 

@@ -12,7 +12,8 @@ comes back after idling is brought up to it, less CREDIT pieces of work, which i
 in another order than their claims may be apart. So idling saves nothing up, and nobody pays for work that
 was done while nobody else wanted the place.
 
-Rows are written after all others of a transaction, a job's before its token's, so nobody waits in a circle.
+Rows are written after all others of a transaction, one outcome in each, a job's before its token's, so nobody
+waits in a circle.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ T = TypeVar("T")
 COMPILE = "compile"
 EMULATE = "emulate"
 
-CREDIT = 4
+CREDIT = 2
 """Pieces of work, of its usual length, that an owner may be behind the clock of its queue."""
 USUAL_S = 1.0
 """What a piece of work is taken to take before one has ended."""
@@ -72,8 +73,8 @@ def deal(
 ) -> list[T]:
     """Up to `limit` pieces of work, each of the job whose turn it is; those of a job stand together.
 
-    `under_way`: a waiter for each claim that is held. `take(job_id, n)` claims up to n of a job; fewer means
-    that there are no more. `stop_at`: jobs that wait for something else of the queue's: when a turn is
+    `under_way`: a waiter for each claim that is held. `take(job_id, n)` locks up to n more of a job; fewer
+    means that there are no more. `stop_at`: jobs that wait for something else of the queue's: when a turn is
     theirs, the rest is left to it, but one piece of work is always dealt.
     """
     taken: list[T] = []

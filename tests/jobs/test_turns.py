@@ -9,7 +9,7 @@ from support.toy_family import true_us
 
 from service.jobs.advance import advance
 from service.search.proposer import Proposer
-from service.store import jobs, releases
+from service.store import releases
 from service.store.database import Database
 from service.store.enums import (
     JobState,
@@ -73,25 +73,3 @@ def test_each_device_has_its_own_search_and_release(database: Database, proposer
     assert second is not None
     assert (first.device_key, second.device_key) == (DEVICE, OTHER_DEVICE)
     assert second.time_us < first.time_us
-
-
-def test_jobs_take_turns_on_a_device_by_priority_then_age(both: Hands, proposer: Proposer) -> None:
-    first = post(both.db, seed=1, budget={"trials": 4})
-    second = post(both.db, seed=2, budget={"trials": 4})
-    urgent = post(both.db, seed=3, priority=5, budget={"trials": 4})
-    ids = (first, second, urgent)
-    assert advance(both.db, first, proposer)
-    assert not advance(both.db, second, proposer)
-    assert job_of(both.db, second).state is JobState.QUEUED
-    assert advance(both.db, urgent, proposer)
-    ended: list[int] = []
-    for _ in range(80):
-        with both.db.read() as s:
-            order = jobs.advanceable(s)
-        for job_id in order:
-            advance(both.db, job_id, proposer)
-        both.compile(4)
-        both.measure(4)
-        both.race()
-        ended += [i for i in ids if i not in ended and not job_of(both.db, i).open]
-    assert ended == [urgent, first, second]
