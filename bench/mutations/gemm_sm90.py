@@ -63,6 +63,7 @@ FENCE_PROXY = "ptx::fence_proxy_async_shared_cta();"
 READERS = "READERS = 4 * SHARERS * PEERS;"
 READ = "ptx::cp_async_bulk_wait_group_read<PANELS - 1>();"
 OUT_SYNC = "ptx::bar_sync<WARPGROUP>(barrier);"
+IF_INSIDE = "if (down < window.rows && across < window.columns) {"
 COMMIT_STORE = "ptx::cp_async_bulk_commit_group();"
 DEC = "ptx::setmaxnreg_dec_sync_aligned_u32<RT_PRODUCER_REGISTERS>();"
 INC = "ptx::setmaxnreg_inc_sync_aligned_u32<RT_CONSUMER_REGISTERS>();"
@@ -182,6 +183,11 @@ MUTATIONS = (
     # -- arrivals
     _m("dropped arrive", "that a stage is read", Edit(MAIN, RELEASE, "")),
     _m("dropped arrive", "that a tile's last stage is read", Edit(MAIN, LAST_RELEASE, "")),
+    _m(
+        "dropped arrive",
+        "that the only stage of a tile is read",
+        Edit(MAIN, LAST_RELEASE, LAST_RELEASE.replace("count > 0", "count > 1")),
+    ),
     _m(
         "dropped arrive",
         "at the peers",
@@ -313,6 +319,28 @@ MUTATIONS = (
         values=SMALL,
     ),
     _m("dropped commit", "of the products", Edit(PRODUCT, COMMIT_PRODUCT, "")),
+    *(
+        _m(
+            "dropped commit",
+            f"of panels that lie outside, {panels} of {columns} columns",
+            Edit(STORE, "if (down < window.rows && across < window.columns)", IF_INSIDE),
+            Edit(STORE, COMMIT_STORE, COMMIT_STORE + " }"),
+            values=PANELS_2 | {"bn": columns, "store_panels": panels},
+        )
+        for columns, panels in ((64, 2), (128, 2), (128, 4))
+    ),
+    *(
+        _m(
+            "shared barrier",
+            f"of consumers that store, {what}",
+            Edit(MAIN, "OWN + consumer);", "OWN);"),
+            values=STORED_TWO | values,
+        )
+        for what, values in (
+            ("two", {}), ("two of 128 columns", {"bn": 128}),
+            ("three", {"bm": 192, "consumers_m": 3, "registers": "32/160"}),
+        )
+    ),
     _m("dropped commit", "of stores", Edit(STORE, COMMIT_STORE, ""), values=STORED),
     _m("dropped commit", "of stores, two panels", Edit(STORE, COMMIT_STORE, ""), values=PANELS_2),
     _m("wrong group count", "of products", Edit(MAIN, WAIT_PRODUCT, WAIT_TWO)),

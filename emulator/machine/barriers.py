@@ -54,6 +54,10 @@ class Barriers:
     def __init__(self, wave: Wave) -> None:
         self._wave = wave
         self._open: dict[tuple[int, int], Barrier] = {}
+        self._last: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+        """Who came to the last round of each barrier: columns of the clocks, and stamps. Whoever comes to the
+        next one must know them: else it could as well come before the last one is complete, in another's
+        place."""
 
     def arrive(
         self,
@@ -97,6 +101,7 @@ class Barriers:
             if barrier is None:
                 barrier = self._open[key] = Barrier(expected, votes is not None)
             self._check(barrier, number, expected, votes is not None, warp, bits[row], site, row)
+            self._check_round(key, warp, site, row)
             barrier.expected = barrier.expected or expected
             barrier.lanes[warp] = barrier.lanes.get(warp, 0) | bits[row]
             barrier.sites.add(site)
@@ -118,6 +123,9 @@ class Barriers:
         if (ctas != ctas[:, :1]).any() or (self._open and any(n == number for _, n in self._open)):
             return False
         w.clocks.join_ctas(w.warps)
+        if self._last:
+            for cta in set(w.cta_of[w.warps].tolist()):
+                self._last.pop((cta, number), None)  # all know it now
         return True
 
     def _check(
@@ -137,6 +145,20 @@ class Barriers:
         elif barrier.reduces != reduces:
             text = f"barrier {number} is used with bar.red and without at the same time"
         if text is not None:
+            w.launch.fault(w, FaultKind.BARRIER_COUNT, site, text, row=row)
+
+    def _check_round(self, key: tuple[int, int], warp: int, site: int, row: int) -> None:
+        last = self._last.get(key)
+        if last is None:
+            return
+        w = self._wave
+        own = w.clocks.column(warp + w.clocks.base)
+        late = w.clocks.known[warp, last[0]] < last[1]
+        if any(late) and any(at != own for at, missed in zip(last[0], late, strict=True) if missed):
+            text = (
+                f"it comes to barrier {key[1]}, and nothing orders that after all that came to it last:"
+                " threads of two rounds may mix"
+            )
             w.launch.fault(w, FaultKind.BARRIER_COUNT, site, text, row=row)
 
     def exited(self) -> None:
@@ -164,6 +186,8 @@ class Barriers:
         elif barrier.arrived < barrier.expected:
             return
         del self._open[key]
+        if len(barrier.published) > 1:  # a round of one warp cannot mix with another
+            self._last[key] = self._stamps(barrier)
         waiting = np.array(sorted({warp for warp, _ in barrier.waiting}), np.intp)
         if len(waiting):
             w.clocks.join(waiting, np.stack(list(barrier.published.values())))
@@ -173,6 +197,11 @@ class Barriers:
         for warp, bits, register, op in barrier.results:
             value = true if op == "popc" else true == threads if op == "and" else true > 0
             w.poke(register, warp, _lanes(bits), value)
+
+    def _stamps(self, barrier: Barrier) -> tuple[list[int], list[int]]:
+        w = self._wave
+        columns = [w.clocks.column(warp + w.clocks.base) for warp in barrier.published]
+        return columns, [int(row[at]) for at, row in zip(columns, barrier.published.values(), strict=True)]
 
     def describe(self) -> list[str]:
         """Every barrier that is not complete, in a sentence: for a deadlock's report."""

@@ -66,8 +66,6 @@ class Clusters(Idle):
         self._visits: dict[int, dict[tuple[int, int, int], tuple[int, int]]] = {}
         """Of each CTA, by (warp of a peer, place, agent): epoch of the warp and stamp of the agent, of the
         last."""
-        self.fenced: dict[int, I32] = {}
-        """By warp: what it had done at its last fence of scope .cluster, which a relaxed arrive hands on."""
 
     # -- the barrier ------------------------------------------------------------------------------------
 
@@ -101,8 +99,8 @@ class Clusters(Idle):
             if not relaxed:
                 b.row = np.maximum(b.row, w.clocks.release_one(warp))
                 w.released(row)
-            elif warp in self.fenced:
-                b.row = np.maximum(b.row, self.fenced[warp])
+            elif w.fences is not None and (handed := w.fences.handed(warp, near=False)) is not None:
+                b.row = np.maximum(b.row, handed)
             self._complete(cluster)
 
     def wait(self, site: int) -> None:
@@ -141,13 +139,6 @@ class Clusters(Idle):
             w.wake(warp, lanes)
         b.parked.clear()
         w.events += 1
-
-    def fence(self, row: int) -> None:
-        """A fence of scope .cluster or wider, by the active lanes of a row of the group."""
-        w = self._w
-        warp = int(w.warps[row])
-        self.fenced[warp] = w.clocks.release_one(warp)
-        w.released(row)
 
     # -- peers ------------------------------------------------------------------------------------------
 

@@ -183,8 +183,11 @@ class Mbarriers(Idle):
             made = w.clocks.release_one(warp)
             w.released(row)
             self._hand(b, made, peer, near)
-        elif warp in w.clusters.fenced:
-            self._hand(b, w.clusters.fenced[warp], peer, near)
+        elif w.fences is not None:
+            for scope in (True, False):
+                handed = w.fences.handed(warp, scope)
+                if handed is not None:
+                    self._hand(b, handed, peer, scope)
         if drop:
             b.count -= count * number
         self.count(b, count * number, warp, site, completes)
@@ -262,6 +265,8 @@ class Mbarriers(Idle):
         if phase < b.phase:
             if acquire:
                 w.clocks.acquire_one(warp, b.done[not near])
+            elif w.fences is not None:
+                w.fences.relaxed_wait(warp, b.done[0], b.done[1])
             self._told.pop((warp, b.agent), None)
             return True
         # Twice the chance to be wrong where "not yet" is not looked at.

@@ -69,6 +69,7 @@ class Wave(Group):
         from emulator.machine.barriers import Barriers
         from emulator.machine.bulk import Bulk
         from emulator.machine.copies import Copies
+        from emulator.machine.fences import Fences
         from emulator.machine.mbarriers import MBARRIERS, Mbarriers
         from emulator.machine.register_pool import RegisterPool
         from emulator.machine.warpgroups import Warpgroups
@@ -141,6 +142,7 @@ class Wave(Group):
         self.barriers = Barriers(self)
         self.mbarriers = Mbarriers(self)
         self.clusters = clusters.Clusters(self)
+        self.fences = Fences(self) if agents or self.cluster > 1 else None
         self.bulk = Bulk(self)
         self.warpgroups = Warpgroups(self)
         self.pool = RegisterPool(self)

@@ -2,7 +2,8 @@
 
 As for the other CUDA families they keep what a verdict depends on and choose sizes that reach every part of
 the code. Besides: tiles of a cluster that lie outside the result, and blocks with one tile and with several
-(the prover runs every other problem as if the device had room for three clusters)."""
+(the prover runs the second and fourth problem as if the device had room for three clusters, the fifth as if
+for one)."""
 
 from __future__ import annotations
 
@@ -15,10 +16,13 @@ from search_space.plan.gemm_sm90_tile import TMA, Tile
 
 _PRODUCTS = 12_000_000
 """About what the emulator multiplies in a second or two; tiles count whole."""
+_MOST_PRODUCTS = 24_000_000
+"""Of many tiles with a step each."""
 
 
 def problems(problem: Problem, shape: Shape, t: Tile, g: Grid, *, hilbert: bool) -> tuple[Problem, ...]:
-    """The small problems, most telling first: a long sum; many tiles; less than one; nothing to sum."""
+    """The small problems, most telling first: a long sum; many tiles; less than one; nothing to sum; more
+    tiles a block than stages."""
     assert isinstance(problem, Gemm)
     tile = t.rows * t.bn * t.bk * t.cluster
     wanted = 2 * t.stages + 1 if g.splits == 1 else g.splits * (t.stages + 1)
@@ -48,6 +52,15 @@ def problems(problem: Problem, shape: Shape, t: Tile, g: Grid, *, hilbert: bool)
     if g.splits == 1:
         m, n = more_across(g, t.bm * t.cluster_m, t.bn * t.cluster_n)
         sizes.append((m + few[0], n + few[1], 0, 1))
+    if t.persistent:
+        # Each tile has one step (of each part of k), and the ring goes round before the tiles end. Every other
+        # one has a few columns alone: its further panels lie outside, and the next tile follows in the same
+        # block.
+        most = max(_MOST_PRODUCTS // (2 * tile * g.splits), 2)
+        turns = min(-(-(t.stages + 1) // 2), most)
+        sizes.append(
+            ((turns - 1) * t.bm * t.cluster_m + 5, t.bn * t.cluster_n + 8, (g.splits - 1) * t.bk + odd_k, 1)
+        )
     found = []
     for rows, columns, k, count in sizes:
         m, n = (columns, rows) if t.swap else (rows, columns)

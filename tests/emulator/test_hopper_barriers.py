@@ -40,6 +40,10 @@ DEV bool test_parity(u64* b, u32 parity) {
   u32 p;
   asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
                       : "=r"(p) : "r"(sh(b)), "r"(parity) : "memory"); return p; }
+DEV bool test_relaxed(u64* b, u32 parity) {
+  u32 p;
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.relaxed.cta.shared::cta.b64 p, [%1], %2;"
+               " selp.u32 %0, 1, 0, p;}" : "=r"(p) : "r"(sh(b)), "r"(parity) : "memory"); return p; }
 DEV void copies_arrive(u64* b) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
                :: "r"(sh(b)) : "memory"); }
 DEV void copies_arrive_more(u64* b) { asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];"
@@ -70,6 +74,11 @@ def body(
 
 
 INIT = "if (t == 0) { init(&bar, COUNT); init(&bar2, 1); fence_init(); }\n__syncthreads();\n"
+RELAXED_ARRIVE = (
+    'asm volatile("mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%0];" :: "r"(sh(&bar)) : "memory");'
+)
+FENCE = 'asm volatile("fence.acq_rel.cta;" ::: "memory");'
+RELAXED_WAIT = "while (!test_relaxed(&bar, 0)) ;"
 EXCHANGE = INIT.replace("COUNT", "128") + "s[t] = a[t]; ARRIVE wait(&bar, 0); out[t] = s[127 - t];"
 RIGHT = {
     "arrive and parity": EXCHANGE.replace("ARRIVE", "arrive(&bar);"),
@@ -77,6 +86,11 @@ RIGHT = {
         "ARRIVE", "u64 x = arrive_state(&bar); while (!test_state(&bar, x)) __nanosleep(20);"
     ),
     "test_wait": EXCHANGE.replace("ARRIVE", "arrive(&bar); while (!test_parity(&bar, 0)) ;"),
+    "relaxed behind a fence": EXCHANGE.replace("ARRIVE", FENCE + RELAXED_ARRIVE),
+    "waits relaxed": EXCHANGE.replace("ARRIVE wait(&bar, 0);", "arrive(&bar);" + RELAXED_WAIT + FENCE),
+    "relaxed both ways": EXCHANGE.replace(
+        "ARRIVE wait(&bar, 0);", FENCE + RELAXED_ARRIVE + RELAXED_WAIT + FENCE
+    ),
     "counts": INIT.replace("COUNT", "4")
     + "s[t] = a[t]; __syncwarp(); if (t % 32 == 0) arrive(&bar); wait(&bar, 0); out[t] = s[127 - t];",
     "many": INIT.replace("COUNT", "12")
@@ -128,13 +142,14 @@ WRONG = {
     ),
     "arrives for itself alone": (RIGHT["counts"].replace("__syncwarp();", ""), {FaultKind.RACE}),
     "relaxed": (
-        RIGHT["arrive and parity"].replace(
-            "arrive(&bar);",
-            'asm volatile("mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%0];"'
-            ' :: "r"(sh(&bar)) : "memory");',
-        ),
+        RIGHT["arrive and parity"].replace("arrive(&bar);", RELAXED_ARRIVE),
         {FaultKind.RACE},
     ),
+    "relaxed behind a fence too late": (
+        RIGHT["arrive and parity"].replace("arrive(&bar);", RELAXED_ARRIVE + FENCE),
+        {FaultKind.RACE},
+    ),
+    "waits relaxed": (RIGHT["waits relaxed"].replace(FENCE, ""), {FaultKind.RACE}),
     "one too few": (
         RIGHT["arrive and parity"].replace("arrive(&bar);", "if (t != 77) arrive(&bar);"),
         {FaultKind.DEADLOCK},

@@ -253,6 +253,23 @@ PAIRS = [
         a=32, block=1024, grid=8, workspace=16 + 1024,
     ),
     Pair(
+        "a barrier for each pair of warps",
+        """
+    SHARED(float, s);
+    int t = threadIdx.x;
+    s[t] = a[t];
+    barrier(1 + t / 64, 64);
+    out[t] = s[t ^ 32];
+    barrier(3, 128);
+    s[t] = a[t];
+    barrier(1, 128);
+    out[t] = s[t ^ 32];""",
+        # in any order: the two pairs might come in turns, and then warps of both make up a round
+        {("barrier(1 + t / 64, 64);", "barrier(1, 64);"): (FaultKind.BARRIER_COUNT, *LOST)},
+        lambda a: a.reshape(2, 2, 32)[:, ::-1].reshape(128),
+        a=128, block=128,
+    ),
+    Pair(
         "a last warp that is not full",
         """
     SHARED(float, s);

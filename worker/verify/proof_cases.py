@@ -23,7 +23,11 @@ FAR_BYTES = 1 << 31
 """Between batch entries; rows lie beyond all entries, past 2^32."""
 MOST_EXTENT = 15 << 40
 """Bytes of an operand from its first to its last: the emulator has room for 2^44."""
-_FEW_SMS, _SEVERAL_TILES = 3, 4
+_SEVERAL_TILES = 4
+_FEW_SMS = {1: 3, 3: 3, 4: 1}
+"""By index of the problem, where a block that computes several tiles has several."""
+_ONE_ORDER = (1, 4)
+"""Of many tiles, by index: what they show, they show in any order."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class ProofCase:
     case: Case
     far: bool
     """Offsets pass 2^32 bytes."""
-    few_sms: bool
-    """The device has room for three clusters: a block that computes several tiles has several."""
+    few_sms: int
+    """Clusters that the device has room for; 0: for all that matter."""
     every_order: bool
     """What shows in the numbers of a single order is run in the last one alone."""
 
@@ -45,15 +49,15 @@ class ProofCase:
     def sm_count(self, plan: LaunchPlan) -> int:
         """Of the device that it is run for."""
         clusters = [math.prod(step.cluster or (1,)) for step in plan.steps if isinstance(step, Launch)]
-        return _FEW_SMS * max(clusters, default=1) if self.few_sms else _SEVERAL_TILES
+        return self.few_sms * max(clusters, default=1) if self.few_sms else _SEVERAL_TILES
 
 
 def proof_cases(problems: Sequence[Problem], seed: int) -> tuple[ProofCase, ...]:
     """A run of each problem, then those of the smallest with something to sum."""
     found = []
     for index, problem in enumerate(problems):
-        case, far, few_sms = proof_case(problem, seed, index), index % 4 < 2, index % 2 == 1
-        found.append(ProofCase(case, far, few_sms, every_order=index != 1))
+        case, far, few_sms = proof_case(problem, seed, index), index % 4 < 2, _FEW_SMS.get(index, 0)
+        found.append(ProofCase(case, far, few_sms, every_order=index not in _ONE_ORDER))
     small = min((p for p in problems if isinstance(p, Gemm) and not p.empty), key=_work, default=None)
     if small is None:
         return tuple(found)
@@ -62,7 +66,7 @@ def proof_cases(problems: Sequence[Problem], seed: int) -> tuple[ProofCase, ...]
     if small.alpha == "any":
         none = proof_case(small, seed, len(found) + 1)
         more.append(replace(none, name="proof alpha 0", alpha=0.0, beta=scalar(small.beta, 0.5)))
-    return (*found, *(ProofCase(case, case.odd, few_sms=False, every_order=False) for case in more))
+    return (*found, *(ProofCase(case, case.odd, few_sms=0, every_order=False) for case in more))
 
 
 def _work(problem: Gemm) -> int:

@@ -69,7 +69,7 @@ def fence(c: Context) -> Step:
         return _proxy_fence(c)
     if c.has("mbarrier_init"):
         c.allow("mbarrier_init", "release", "cluster")
-        return _cluster_fence
+        return lambda w: None if w.fences is None else _barrier_fence(w, near=False)
     c.allow("sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl")
     if not c.has("cta", "cluster", "gpu", "sys", "gl"):
         raise c.error("no scope")
@@ -81,16 +81,17 @@ def fence(c: Context) -> Step:
             w.clocks.fence(warp, near)
             if w.clocks.full:
                 w.released(row)
-        if not near and w.cluster > 1:
-            _cluster_fence(w)
+        if w.fences is not None:
+            _barrier_fence(w, near)
 
     return step
 
 
-def _cluster_fence(w: Wave) -> None:
-    """What a relaxed arrive behind it hands to the cluster."""
+def _barrier_fence(w: Wave, near: bool) -> None:
+    """For the relaxed arrivals and waits at barriers beside it."""
+    assert w.fences is not None
     for row in range(w.rows):
-        w.clusters.fence(row)
+        w.fences.fence(row, near)
 
 
 def _proxy_fence(c: Context) -> Step:
