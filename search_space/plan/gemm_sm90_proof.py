@@ -53,9 +53,9 @@ def problems(problem: Problem, shape: Shape, t: Tile, g: Grid, *, hilbert: bool)
         m, n = more_across(g, t.bm * t.cluster_m, t.bn * t.cluster_n)
         sizes.append((m + few[0], n + few[1], 0, 1))
     if t.persistent:
-        # Each tile has one step (of each part of k), and the ring goes round before the tiles end. Every other
-        # one has a few columns alone: its further panels lie outside, and the next tile follows in the same
-        # block.
+        # Each tile has one step (of each part of k), and the ring goes round before the tiles end. Every
+        # other one has a few columns alone: its further panels lie outside, and the next tile follows in the
+        # same block.
         most = max(_MOST_PRODUCTS // (2 * tile * g.splits), 2)
         turns = min(-(-(t.stages + 1) // 2), most)
         sizes.append(

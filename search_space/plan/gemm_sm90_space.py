@@ -28,24 +28,46 @@ _SUMS_LEFT_OUT = (
 _TILES_LEFT_OUT = (
     (
         "stream_k",
-        "blocks that share a tile of the result would wait in turn for each other's sums, or add them by"
-        " atomics in no certain order; split_k adds parts without waiting",
+        "a part of k as long as a block's share of the work, and so another one for each number of blocks, is"
+        " not built; split_k cuts k into parts that are alike",
     ),
     (
         "dynamic",
-        "tiles of one product cost alike, so there is nothing to balance, for a counter to zero before each"
-        " launch and an atomic before each tile",
+        "tiles from a counter, which may even out SMs that are slower, are not built: they want a counter to"
+        " zero before each launch, and an atomic before each tile",
     ),
     (
         "fewer_blocks",
-        "blocks have an SM each, and fewer of them than SMs never need fewer waves of tiles",
+        "a grid of fewer blocks than SMs, which may spare L2 and clocks, is not built: the plan's grid is the"
+        " device's SMs or the tiles",
+    ),
+    (
+        "dependent_launch",
+        "a launch that begins before the one before it has ended is not built: the launcher does not know"
+        " what else is in the caller's stream",
+    ),
+    (
+        "sizes_compiled_in",
+        "an artifact with n and k in it serves no sweep, and the emulator, which runs small problems, could"
+        " not run that very artifact",
     ),
 )
 _ROLES_LEFT_OUT = (
     (
         "none",
-        "threads that multiply would copy as well, and a stage could not be filled while they wait for its"
-        " neighbour's product or store results; a warp of the producer copies ahead",
+        "threads that multiply and copy as well are not built: a stage could not be filled while they wait"
+        " for its neighbour's product or store results; a warp of the producer copies ahead",
+    ),
+    (
+        "epilogue_warp",
+        "a warp that loads C or the residual by TMA ahead of the epilogue is not built: consumers load their"
+        " own elements",
+    ),
+)
+_STORES_LEFT_OUT = (
+    (
+        "tma_in_ring",
+        "results in the ring's memory are not built: a block's next tile is loaded there while they leave",
     ),
 )
 _UNIT = 16
@@ -117,10 +139,11 @@ def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
     return (
         Parameter("bm", "tile", (16, 32, 64, 128, 192, 256), "rows of a block's tile"),
         Parameter("bn", "tile", tuple(range(8, 257, 8)), "columns of a block's tile"),
-        Parameter("bk", "tile", (16, 32, 64, 128), "depth of a stage"),
+        Parameter("bk", "tile", (16, 32, 64, 128, 256), "depth of a stage"),
         Parameter("cluster_m", "movement", (1, 2, 4, 8), "blocks of a cluster below each other: share B"),
         Parameter("cluster_n", "movement", (1, 2, 4, 8), "blocks of a cluster beside each other: share A"),
-        Parameter("store", "movement", ("direct", "staged", "tma"), "straight, by shared memory, by TMA"),
+        Parameter("store", "movement", ("direct", "staged", "tma"), "straight, by shared memory, by TMA",
+                  _STORES_LEFT_OUT),
         Parameter("vector", "movement", vectors, "results that one access moves"),
         Parameter("store_columns", "movement", (8, 16, 32, 64), "columns of sums that leave at once"),
         Parameter("store_panels", "movement", (1, 2, 3, 4), "stores by TMA that are under way at once"),

@@ -84,6 +84,9 @@ def _cutlass() -> list[Hopper]:
     ]
     rows += [
         Hopper("CUTLASS sm90, K of 8 instructions", 128, 128, 128, 0),
+        Hopper("CUTLASS sm90, K of 16 instructions", 128, 64, 256, 2),
+        Hopper("CUTLASS sm90, K of 16 instructions, in turns", 64, 64, 256, 3, "pingpong"),
+        Hopper("CUTLASS sm90, K of 16 instructions", 128, 128, 256, 2, refused="shared_memory"),
         Hopper("CUTLASS sm90, 4 x 4", 128, 128, 64, 0, cluster=(4, 4), refused="cluster"),
         # The generator leaves it out as well.
         Hopper("CUTLASS sm90, 256 x 256", 256, 256, 64, 0, refused="registers"),
@@ -106,7 +109,15 @@ def _cutlass() -> list[Hopper]:
         Hopper("CUTLASS KernelTma", 64, 128, 64, 0, "none", (1, 1), registers="none", refused="left_out",
                because="a warp of the producer copies ahead"),
         Hopper("CUTLASS stream-K", 128, 128, 64, 0, more={"persistent": "stream_k"}, refused="left_out",
-               because="wait in turn for each other's sums"),
+               because="cuts k into parts that are alike"),
+        Hopper("CUTLASS StagesC, loaded by a warp of its own", 128, 128, 64, 0, "epilogue_warp",
+               refused="left_out", because="consumers load their own elements"),
+        Hopper("CUTLASS ReuseSmemC", 128, 128, 64, 0, more={"store": "tma_in_ring"}, refused="left_out",
+               because="next tile is loaded there"),
+        Hopper("CUTLASS programmatic dependent launch", 128, 128, 64, 0,
+               more={"persistent": "dependent_launch"}, refused="left_out", because="caller's stream"),
+        Hopper("DeepGEMM compiled_dims", 128, 128, 64, 0, more={"persistent": "sizes_compiled_in"},
+               refused="left_out", because="serves no sweep"),
     ]  # fmt: skip
     return rows
 
@@ -164,7 +175,7 @@ SM90: tuple[Hopper, ...] = (
     ),
     Hopper(
         "fast.cu, 128 blocks on 132 SMs", 128, 256, 64, 3, "cooperative", (2, 1), (2, 1), HEAVY,
-        {"persistent": "fewer_blocks"}, refused="left_out", because="never need fewer waves",
+        {"persistent": "fewer_blocks"}, refused="left_out", because="grid is the device's SMs",
     ),
     Hopper("fast.cu, one consumer", 64, 256, 64, 3, consumers=(1, 1), registers="24/256"),
     Hopper("fast.cu, three consumers", 192, 128, 64, 3, consumers=(3, 1), registers=THREE),
@@ -183,7 +194,7 @@ SM90: tuple[Hopper, ...] = (
       for bn in (128, 192)),
     # Ways to give out tiles and to add parts of k that the union has and we do not.
     Hopper("tiles by an atomic counter", 128, 128, 64, 4, more={"persistent": "dynamic"},
-           refused="left_out", because="tiles of one product cost alike"),
+           refused="left_out", because="a counter to zero before each launch"),
     *(
         Hopper(f"split-K, {way}", 128, 128, 64, 4, more={"split_k": 4, "split_sum": way},
                refused="left_out", because=why)
