@@ -1,4 +1,5 @@
 # make tune   set-up and the main job: tunes four shapes on this machine and shows the gain over its BLAS
+#             (make tune TUNE_SECONDS=600: most seconds to spend; SPEC=file: another job)
 # make test   set-up and every check: ruff, mypy, import-linter, pytest
 # make serve  set-up and the service with its dashboard
 # make lint   the static checks alone
@@ -20,7 +21,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' $(firstword $(MAKEFILE_LIST))
 
 tune: $(VENV)/.rooftile-run
-	@$(BIN)/rooftile tune --spec $(SPEC)
+	@$(BIN)/rooftile tune --spec $(SPEC) $(if $(TUNE_SECONDS),--seconds $(TUNE_SECONDS))
 
 serve: $(VENV)/.rooftile-run
 	@$(BIN)/rooftile serve

@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(
     counts: Mapping[str, int], *, quick: bool
-) -> tuple[list[Row], dict[str, float], dict[str, float]]:
+) -> tuple[list[Row], dict[str, float], dict[str, float | None]]:
     """All rows, the figures of speed (taken first, while nothing else runs), and those of the design."""
     with tempfile.TemporaryDirectory(prefix="rooftile-bench-") as folder:
         home = Path(folder)
@@ -125,7 +125,7 @@ def measure(
         work += [(run_pitfall, (i, home)) for i in range(len(PITFALLS))[:: 5 if quick else 1]]
         work += [(run_mutation, (m, home)) for m in planted]
         makers = {family: (design_of, (family, counts[family], quick)) for family in FAMILIES}
-        designs: dict[str, float] = {}
+        designs: dict[str, float | None] = {}
         with _pool() as pool:
             # What takes longest first. The designs take a core a minute, and so are made beside other work.
             made = {
@@ -140,7 +140,7 @@ def measure(
                         f"{family}: only {len(drawn.cases)} legal cases were found, not {counts[family]}"
                     )
                 designs |= {f"{family}_pairs": drawn.pairs, f"{family}_pairs_covered": drawn.covered}
-                designs[f"{family}_pairs_refused"] = drawn.refused
+                designs[f"{family}_pairs_refused"] = drawn.refused if drawn.refused >= 0 else None
                 waiting += [pool.submit(run_case, case, i, home) for i, case in enumerate(drawn.cases)]
             return list(_told(pool, waiting)), speed, designs
 

@@ -215,7 +215,7 @@ class Launching:
                 at = inner - region.offset
                 if 0 <= at < region.stage_bytes * region.stages:
                     stage, byte = divmod(at, region.stage_bytes)
-                    where = f"{region.name} stage {stage}" if region.stages > 1 else region.name
+                    where = f"`{region.name}` stage {stage}" if region.stages > 1 else f"`{region.name}`"
                     return region.name, stage if region.stages > 1 else None, f"{where} byte {byte}"
             return None, None, f"dynamic byte {inner}"
         for name, location in self.kernel.variables.items():

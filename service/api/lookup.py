@@ -26,7 +26,7 @@ from service.jobs.submit import problem_record
 from service.jobs.target import auto_device, policy_key, resolve_policy
 from service.store import devices, jobs, problems, releases, trials
 from service.store.enums import JobProblemState, ReleaseState, TrialState, Winner
-from service.store.records import NewDemand, ProblemRecord, ReleaseRecord
+from service.store.records import JobProblemRecord, NewDemand, ProblemRecord, ReleaseRecord
 
 MOST_MISSES = 200
 LEVELS = ("exact", "stale", "foreign", "bucket", "default", "baseline", "none")
@@ -173,13 +173,18 @@ def _nothing(
 
 
 def _why_none(s: Session, problem: Problem, device: str, policy: Mapping[str, Any]) -> str:
-    """The most telling of the reasons why nothing is served."""
+    """The most telling of the reasons why nothing is served, and what was ranked for an arch."""
+    ranked = _ranked(s, problem)
+    return f"{_why_none_here(s, problem, device, policy)}{ranked}"
+
+
+def _why_none_here(s: Session, problem: Problem, device: str, policy: Mapping[str, Any]) -> str:
     record = devices.get(s, device)
     arch = record.arch if record is not None else arch_of_key(device)
     if arch is not None:
         reasons = why_not(problem, arch)
         if reasons:
-            return f"Nothing can be tuned for it: {reasons[0].message}."
+            return f"Nothing can be tuned for it on {arch}: {reasons[0].message}."
     before = releases.history(s, problem.key, device, policy_key(policy))
     if before:
         last = before[0]
@@ -214,6 +219,21 @@ def _tried(s: Session, problem: Problem, device: str, policy: Mapping[str, Any])
     return None
 
 
+def _ranked(s: Session, problem: Problem) -> str:
+    """That newest jobs without a device ranked it, a sentence for each arch; empty where none did."""
+    told: dict[str, str] = {}
+    for row in jobs.of_problem_key(s, problem.key, limit=_RECENT):
+        if row.device_key is not None or row.arch in told:
+            continue
+        best = trials.ranked(s, row.id, 1)
+        if best:
+            told[row.arch] = (
+                f" Ranked for {row.arch} without a device in job {row.job_id}: trial {best[0].id},"
+                f" {best[0].predicted_us:.3g} us expected, not yet timed."
+            )
+    return "".join(told.values())
+
+
 def _newer_toolchain(s: Session, row: ReleaseRecord) -> str | None:
     """Why the release is stale: its family was built by another toolchain since. None: it is not."""
     if row.toolchain_key is None or row.family is None:
@@ -244,8 +264,10 @@ def _newer_toolchain(s: Session, row: ReleaseRecord) -> str | None:
     )
 
 
-def problem(row: ProblemRecord, served: Sequence[ReleaseRecord]) -> schemas.ProblemOut:
-    """A problem with its work and what is served for it."""
+def problem(
+    s: Session, row: ProblemRecord, served: Sequence[ReleaseRecord]
+) -> schemas.ProblemOut:
+    """A problem with its work, what is served for it, and who tuned it."""
     parsed = parse_problem(row.spec)
     return schemas.ProblemOut(
         problem_key=row.key,
@@ -256,6 +278,21 @@ def problem(row: ProblemRecord, served: Sequence[ReleaseRecord]) -> schemas.Prob
         flops=float(parsed.flops),
         min_bytes=float(parsed.min_bytes),
         releases=[render.release(release) for release in served],
+        jobs=[_problem_job(s, one) for one in jobs.of_problem_key(s, row.key)],
+    )
+
+
+def _problem_job(s: Session, row: JobProblemRecord) -> schemas.ProblemJob:
+    best = trials.ranked(s, row.id, 1) if row.device_key is None else []
+    return schemas.ProblemJob(
+        job_id=row.job_id,
+        device=row.device_key,
+        arch=row.arch,
+        state=str(row.state),
+        reason=None if row.reason is None else str(row.reason),
+        message=row.message,
+        trial_id=best[0].id if best else None,
+        predicted_us=best[0].predicted_us if best else None,
     )
 
 

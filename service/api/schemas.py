@@ -286,6 +286,17 @@ class Best(Model):
     published_at: datetime | None
 
 
+class ProblemJob(Model):
+    job_id: int
+    device: str | None = Field(description="null: it was ranked for an arch")
+    arch: str
+    state: str
+    reason: str | None
+    message: str
+    trial_id: int | None = Field(description="of the best by the cost model, where it was ranked for an arch")
+    predicted_us: float | None
+
+
 class ProblemOut(Model):
     problem_key: str
     layer_key: str
@@ -295,6 +306,7 @@ class ProblemOut(Model):
     flops: float
     min_bytes: float
     releases: list[Release]
+    jobs: list[ProblemJob] = Field(description="that tuned it or are to, newest first")
 
 
 class TableRow(Model):

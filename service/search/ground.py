@@ -74,6 +74,16 @@ class Ground:
         """A value for every parameter: the given one where it is a choice here, else the nearest choice."""
         return {name: _nearest(choices, values.get(name)) for name, choices in self.choices.items()}
 
+    def why_nothing(self) -> str:
+        """Where nothing is legal within the limits: what is wrong with the schedule that keeps them and is
+        nearest to the default."""
+        empty = [name for name, choices in self.choices.items() if not choices]
+        if empty:
+            return f"no value of {', '.join(empty)} is left"
+        nearest = self.make(self.nearest(self.family.default(self.problem, self.device).values()))
+        broken = self.family.check(self.problem, self.device, nearest)
+        return "; ".join(violation.message for violation in broken) or "none was found near the default"
+
     def draw(self, rng: random.Random) -> Schedule | None:
         """A legal schedule, any of them with some chance; None where none was found."""
         if self.barren:

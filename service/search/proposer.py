@@ -71,16 +71,17 @@ class Proposer:
         found = self._searches.get(ask.name)
         if found is None:
             found = {}
+            barren: list[str] = []
             for name in ask.families:
                 ground = Ground(self._lookup(name), ask.problem, ask.device, ask.limits)
                 seed = seed_of(ask.seed, ask.problem.key, name)
                 known = known_starts(ground, random.Random(seed))
                 if known:
                     found[name] = FamilySearch(ground, known, seed, self._scored)
+                else:
+                    barren.append(f"{name}: {ground.why_nothing()}")
             if not found:
-                raise NoLegalSchedule(
-                    f"no legal schedule of {', '.join(ask.families)} keeps the limits of the job"
-                )
+                raise NoLegalSchedule(f"no legal schedule keeps the limits of the job ({'; '.join(barren)})")
             self._searches[ask.name] = found
             while len(self._searches) > SEARCHES_KEPT:
                 self._searches.popitem(last=False)

@@ -32,7 +32,7 @@ class TrialState(Word):
     MEASURING = "measuring", "A worker that owns the device is verifying and timing it."
     MEASURED = "measured", "It gave right results and has a time."
     RANKED = "ranked", "Compiled and judged by the cost model; no device was asked."
-    REJECTED = "rejected", "A rule refused it before it ran; the reason says which."
+    REJECTED = "rejected", "A rule refused it, or what the compiler said of it; it never ran."
     FAILED = "failed", "It was tried and went wrong; the reason says how."
     CULLED = "culled", "Right, but clearly slower than the best after the first look."
     CANCELLED = "cancelled", "Its job ended before it did."

@@ -250,6 +250,21 @@ def test_a_ranked_job_shows_its_best_without_a_time(
     assert [one["id"] for one in first["trials"] + rest["trials"]] == [ran, other]
 
 
+def test_what_was_ranked_for_an_arch_is_found_by_its_problem(client: TestClient, seed: Any) -> None:
+    ran, _ = emulate(seed, right())
+    job_id = client.get(f"/v1/trials/{ran}").json()["job_id"]
+    question = {"problem": gemm(256, 256, 256, dtype="f16")}
+    for device in (GPU_DEVICE, "cpu-amd-25-1-2c-x86-64-v3"):
+        found = client.post("/v1/best", json={**question, "device": device}).json()
+        assert found["level"] == "none"
+        said = f"Ranked for sm_80 without a device in job {job_id}: trial {ran}, 10 us expected, not yet timed"
+        assert said in found["reason"], found["reason"]
+    shown = client.get(f"/v1/problems/{found['problem_key']}").json()
+    (job,) = shown["jobs"]
+    assert (job["job_id"], job["arch"], job["device"]) == (job_id, "sm_80", None)
+    assert (job["trial_id"], job["predicted_us"]) == (ran, 10.0)
+
+
 def test_an_admin_publishes_what_nobody_proved(client: TestClient, as_token: Any, seed: Any) -> None:
     with seed.database.begin() as s:
         record = Device.for_key(GPU_DEVICE)

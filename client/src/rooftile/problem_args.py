@@ -93,7 +93,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="KEY", help="device to tune on (default auto: the only one there is)")
     add("--arch", metavar="NAME", help="compile and rank for an arch without measuring")
     add("--trials", metavar="N", help="most schedules to try")
-    add("--seconds", metavar="S", help="most seconds to spend")
+    add("--seconds", metavar="S", help="most seconds to spend (of these up to 40 %% are kept for the race,"
+        " or for the emulator's proof of the finalists)")
     add("--device-seconds", metavar="S", help="most seconds of the device to spend")
     add("--cache", metavar="NAME", help="policy: cold (default) or warm")
     add("--launch", metavar="NAME", help="policy: graph or eager")

@@ -91,7 +91,7 @@ def get_problem(request: Request, key: Sha256Path) -> schemas.ProblemOut:
         row = problems.get(s, name)
         if row is None:
             raise absent("problem", name, "problem_key")
-        return lookup.problem(row, releases.for_problem(s, name))
+        return lookup.problem(s, row, releases.for_problem(s, name))
 
 
 @router.get(
