@@ -257,7 +257,7 @@ def test_what_was_ranked_for_an_arch_is_found_by_its_problem(client: TestClient,
     for device in (GPU_DEVICE, "cpu-amd-25-1-2c-x86-64-v3"):
         found = client.post("/v1/best", json={**question, "device": device}).json()
         assert found["level"] == "none"
-        said = f"Ranked for sm_80 without a device in job {job_id}: trial {ran}, 10 us expected, not yet timed"
+        said = f"sm_80 without a device in job {job_id}: trial {ran}, 10 us expected, not yet timed"
         assert said in found["reason"], found["reason"]
     shown = client.get(f"/v1/problems/{found['problem_key']}").json()
     (job,) = shown["jobs"]
