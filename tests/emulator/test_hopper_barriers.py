@@ -253,7 +253,7 @@ extern "C" __global__ void run(float* out) {
         [Arg.ptr("out")],
         block=32, smem=64, regions=[Region("full", 0, 8, 4)],
     )  # fmt: skip
-    assert "full stage 2" in report.faults[0].message
+    assert "`full` stage 2" in report.faults[0].message
     assert "1 of 33 arrivals pending (32 of warp 0 came)" in report.faults[0].message
 
 
