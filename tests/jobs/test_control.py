@@ -10,6 +10,7 @@ from support.hands import DEVICE, Hands, drive
 from service.jobs.advance import advance
 from service.jobs.control import cancel, pause, resume
 from service.jobs.errors import IllegalMove, NotFound
+from service.jobs.lifecycle import SHARERS_MOST
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
 from service.store import events, jobs, races, trials
@@ -87,15 +88,16 @@ def test_a_paused_job_claims_nothing_and_goes_on_where_it_was(both: Hands, propo
 
 
 def test_a_paused_job_leaves_its_device_to_others(hands: Hands, proposer: Proposer) -> None:
-    first = post(hands, seed=1)
-    second = post(hands, seed=2)
-    advance(hands.db, first, proposer)
-    assert not advance(hands.db, second, proposer)
+    posted = [post(hands, seed=number, budget={"trials": 1}) for number in range(SHARERS_MOST + 1)]
+    first, last = posted[0], posted[-1]
+    for job_id in posted[:-1]:
+        assert advance(hands.db, job_id, proposer)
+    assert not advance(hands.db, last, proposer)  # every place is taken
     pause(hands.db, first)
-    assert advance(hands.db, second, proposer)
+    assert advance(hands.db, last, proposer)
     resume(hands.db, first)
     assert not advance(hands.db, first, proposer)
-    assert drive(hands, second, proposer).state is JobState.DONE
+    assert drive(hands, last, proposer).state is JobState.DONE
     assert drive(hands, first, proposer).state is JobState.DONE
 
 

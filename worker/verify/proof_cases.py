@@ -56,16 +56,16 @@ def proof_cases(problems: Sequence[Problem], seed: int) -> tuple[ProofCase, ...]
     """A run of each problem, then those of the smallest with something to sum."""
     found = []
     for index, problem in enumerate(problems):
-        case, far, few_sms = proof_case(problem, seed, index), index % 4 < 2, _FEW_SMS.get(index, 0)
+        case, far, few_sms = proof_case(problem, seed, index), index < 2, _FEW_SMS.get(index, 0)
         found.append(ProofCase(case, far, few_sms, every_order=index not in _ONE_ORDER))
     small = min((p for p in problems if isinstance(p, Gemm) and not p.empty), key=_work, default=None)
     if small is None:
         return tuple(found)
-    odd = replace(proof_case(small, seed, len(found)), name="proof odd", odd=True)
-    more = [odd]
+    beta = scalar(small.beta, 0.5)
+    more = [replace(proof_case(small, seed, len(found)), name="proof odd", odd=True, beta=beta)]
     if small.alpha == "any":
         none = proof_case(small, seed, len(found) + 1)
-        more.append(replace(none, name="proof alpha 0", alpha=0.0, beta=scalar(small.beta, 0.5)))
+        more.append(replace(none, name="proof alpha 0", alpha=0.0, beta=beta))
     return (*found, *(ProofCase(case, case.odd, few_sms=0, every_order=False) for case in more))
 
 
