@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from service.errors import DataMissingError, DiskFullError, HomeError
+from service.host import test_host
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -167,8 +168,9 @@ def host_lock_dir() -> Path:
         shared = stat.S_ISDIR(mode) and mode & 0o1777 == 0o1777
     except OSError:
         shared = False
-    folder = ours if shared or ours.is_dir() else Path("/tmp/rooftile-locks")
-    return shared_dir(folder)
+    folder = shared_dir(ours if shared or ours.is_dir() else Path("/tmp/rooftile-locks"))
+    other = test_host()
+    return folder if other is None else shared_dir(folder / f"test-{other}")
 
 
 def shared_dir(folder: Path) -> Path:

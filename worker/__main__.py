@@ -8,15 +8,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
-from search_space.device import local_device
+from search_space.device import device_of
 from service.bus import Doorbell, HostGate, Kind, Loop, be_child, queue_of, run_loop
 from service.bus.logs import setup_logs
+from service.host import ALIAS, VARIABLE, test_host
 from service.paths import prepare_home
 from service.settings import Settings, get_settings
 from service.store import devices
@@ -164,13 +166,18 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
         if gpu is not None:
             return _measure_gpu(settings, database, home, gpu)
     cpu = local_cpu()
-    key = cpu.key if wanted == "auto" else wanted
+    if wanted == ALIAS:
+        other = test_host()
+        if other is None:
+            raise DeviceMismatchError(f"The device {ALIAS} is for tests alone: {VARIABLE} is not set.")
+        cpu = replace(cpu, vendor=other)
+    key = cpu.key if wanted in ("auto", ALIAS) else wanted
     if key != cpu.key:
         raise DeviceMismatchError(f"The device {key} is not here; this machine's is {cpu.key}.")
     keeper = Keeper(database, WorkerKind.MEASURE, key)
     gate = HostGate()
     doorbell = Doorbell(settings)
-    device = local_device()
+    device = device_of(cpu)
     record = DeviceRecord(key=key, name=cpu.name, kind="cpu", arch=cpu.arch, data=device.to_json())
     database.run(lambda s: devices.upsert(s, record))
     ownership = _own(database, keeper, key)

@@ -9,7 +9,6 @@ measurement would disturb it.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 import structlog
 from sqlalchemy.orm import Session
 
+from service.host import host_name
 from service.store import emulation_claims, leases, races, trials, workers
 from service.store.database import Database
 from service.store.enums import WorkerKind, WorkerState
@@ -59,7 +59,7 @@ class Keeper:
         uuid: str | None = None,
     ) -> None:
         """`uuid` tells devices of one key apart."""
-        self.host = socket.gethostname()
+        self.host = host_name()
         self.kind = kind
         self.device_key = device_key
         self.device_lease = leases.device_lease(f"{device_key}/{uuid}" if uuid else device_key or "")

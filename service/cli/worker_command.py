@@ -7,7 +7,6 @@ the service sends work by name and never imports the hands that do it.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +15,7 @@ from rooftile.device import parse_device_key
 
 from service.cli.common import run_app
 from service.errors import OperationError
+from service.host import ALIAS, host_name
 from service.settings import get_settings
 from service.store import workers
 from service.store.database import Database
@@ -55,7 +55,7 @@ def measure(
     """Verify and time on one device. Only one worker may own a device."""
     get_settings()
     # What is no key may be the UUID of a GPU, which only the worker can judge.
-    named = device == "auto" or device.startswith(("GPU-", "MIG-"))
+    named = device in ("auto", ALIAS) or device.startswith(("GPU-", "MIG-"))
     _become("worker", "measure", "--device", device if named else str(parse_device_key(device)))
 
 
@@ -66,7 +66,7 @@ def alive(kind: str = typer.Argument(..., help="search, compile, emulate or meas
         raise typer.BadParameter("search, compile, emulate or measure", param_hint="KIND")
     database = Database(get_settings().database_url, name="rooftile alive")
     with database.read() as s:
-        here = [row for row in workers.alive(s, WorkerKind(kind)) if row.host == socket.gethostname()]
+        here = [row for row in workers.alive(s, WorkerKind(kind)) if row.host == host_name()]
     database.close()
     for row in here:
         print(f"{row.id} is {row.state}")

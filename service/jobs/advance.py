@@ -9,13 +9,13 @@ anywhere leaves rows that the next `advance` goes on from.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import structlog
 from sqlalchemy.orm import Session
 
+from service.host import host_name
 from service.jobs import lifecycle, racing, ranking, searching
 from service.jobs.errors import NoLegalSchedule
 from service.jobs.proposing import Proposer
@@ -37,7 +37,7 @@ Gate = Callable[[], AbstractContextManager[None]]
 
 def default_owner() -> str:
     """A name for this process's leases."""
-    return f"search:{socket.gethostname()}:{os.getpid()}"
+    return f"search:{host_name()}:{os.getpid()}"
 
 
 def advance(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import structlog
 from sqlalchemy.orm import Session
 
+from service.host import host_name
 from service.jobs import releases as publishing
 from service.store import (
     clock,
@@ -77,7 +77,7 @@ class Reaper:
         return did
 
     def _dead_workers(self) -> list[WorkerRecord]:
-        here = socket.gethostname()
+        here = host_name()
         with self.db.read() as s:
             known = workers.listing(s)
         return [one for one in known if one.host == here and one.id != self.owner and not _lives(one.pid)]

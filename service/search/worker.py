@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from rooftile.errors import RooftileError
 from sqlalchemy.orm import Session
 
 from service.bus import Doorbell, GateInterrupted, HostGate, Kind
+from service.host import host_name
 from service.jobs.advance import advance
 from service.jobs.control import close
 from service.jobs.reaper import Reaper
@@ -46,7 +46,7 @@ _JOB_FAULTS = (IllegalTransition, NotFound)
 
 def worker_id() -> str:
     """A name of this process that no other has, also after a restart."""
-    return f"search-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    return f"search-{host_name()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class SearchWorker:
@@ -99,7 +99,7 @@ class SearchWorker:
         state = WorkerState.BUSY if self._busy else WorkerState.IDLE
         self._db.run(
             lambda s: workers.heartbeat(
-                s, self.name, WorkerKind.SEARCH, socket.gethostname(), os.getpid(), None, state
+                s, self.name, WorkerKind.SEARCH, host_name(), os.getpid(), None, state
             )
         )
         return False

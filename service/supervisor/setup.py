@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 
 from service.errors import HomeError, PortTakenError
+from service.host import host_name
 from service.paths import Home, home_error
 from service.store import emulation_claims, leases, logins, migrate, races, tokens, trials, workers
 from service.store.database import Database
@@ -82,7 +83,7 @@ def _write_private(home: Home, path: Path, text: str) -> None:
 
 def admin_name(home: Home) -> str:
     """The admin token's name in the database, one a home: homes that share a database keep theirs apart."""
-    return f"serve {socket.gethostname()}:{home.root}"[:100]
+    return f"serve {host_name()}:{home.root}"[:100]
 
 
 def prepare_database(home: Home, database_url: str, token: str) -> None:
@@ -103,7 +104,7 @@ def forget_dead_workers(database: Database, pid: int | None = None) -> list[str]
     Without `pid` all that are dead, with it only that one (whose pid may be in use again by now). Workers
     of other hosts are left to the reaper, which waits for their leases to run out.
     """
-    host = socket.gethostname()
+    host = host_name()
     with database.read() as s:
         here = [row for row in workers.listing(s) if row.host == host]
     dead = [row for row in here if (row.pid == pid if pid is not None else not _lives(row))]

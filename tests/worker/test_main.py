@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,34 @@ def test_why_a_worker_cannot_start_is_one_sentence(store: Database, environment:
     text = said(start(environment, "measure", "--device", "gpu-20b2-108sm-80g-p400"))
     assert "The device gpu-20b2-108sm-80g-p400 is not here" in text
     assert len(text.strip().splitlines()) == 1
+    text = said(start(environment, "measure", "--device", "alias"))
+    assert "for tests alone: ROOFTILE_TEST_HOST is not set" in text
+    text = said(start({**environment, "ROOFTILE_TEST_HOST": "Not-A-Word"}, "measure", "--device", "alias"))
+    assert "ROOFTILE_TEST_HOST: must be up to 16 small letters and digits" in text
     text = said(start({**environment, "ROOFTILE_DATABASE_URL": "sqlite:////nowhere/at/all.db"}, "emulate"))
     assert len(text.strip().splitlines()) == 1
     text = said(start({**environment, "ROOFTILE_DATABASE_URL": "sqlite:////nowhere/at/all.db"}, "compile"))
     assert len(text.strip().splitlines()) == 1
+
+
+def test_one_machine_plays_two(store: Database, environment: dict[str, str]) -> None:
+    """Two workers own the same CPU under two names, each with host locks of its own."""
+    words = ("measure", "--device", "alias")
+    both = [start({**environment, "ROOFTILE_TEST_HOST": host}, *words) for host in ("one", "two")]
+    try:
+        deadline = time.monotonic() + 60
+        found: list[str] = []
+        while len(found) < 2:
+            assert all(process.poll() is None for process in both)
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+            with store.read() as s:
+                found = sorted(device.key for device in devices.connected(s))
+        cpu = local_cpu().device_key
+        assert found == [str(replace(cpu, vendor=host)) for host in ("one", "two")]
+        with store.read() as s:
+            assert {row.host for row in workers.alive(s)} == {"one", "two"}
+    finally:
+        for process in both:
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(20) for process in both] == [0, 0]
