@@ -394,6 +394,16 @@ MUTATIONS = (
         Edit(MAIN, "finish(sums);", LAST_RELEASE + " finish(sums);"),
         Edit(MAIN, LAST_RELEASE, "", 1),
     ),
+    *(
+        _m(
+            "stage reused early",
+            f"the last of several released before its products are waited for, {where}",
+            Edit(MAIN, "finish(sums);", "if (count > 1) release(before); finish(sums);"),
+            Edit(MAIN, LAST_RELEASE, "if (count == 1) release(before);"),
+            values=values,
+        )
+        for where, values in (("one consumer", {}), ("in turns", TURNS))
+    ),
     _m(
         "stage reused early",
         "the same panel each time",

@@ -54,10 +54,12 @@ class Barriers:
     def __init__(self, wave: Wave) -> None:
         self._wave = wave
         self._open: dict[tuple[int, int], Barrier] = {}
-        self._last: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        """Who came to the last round of each barrier: columns of the clocks, and stamps. Whoever comes to the
-        next one must know them: else it could as well come before the last one is complete, in another's
-        place."""
+        self._last: dict[tuple[int, int], dict[int, int]] = {}
+        """Who came to the last round of each barrier: stamps by column of the clocks. Whoever comes to the
+        next one must know them: else it could as well come before the last is complete, in another's place.
+        Rounds of one warp each do not mix with each other, and count as one."""
+        self._alone: set[tuple[int, int]] = set()
+        """Barriers whose last round was of one warp."""
 
     def arrive(
         self,
@@ -89,7 +91,7 @@ class Barriers:
             return
         w.jump(site + 1)
         w.counters.add("waits.barrier" if wait else "waits.barrier_arrive", w.warps)
-        if votes is None and wait and expected in (None, whole) and self._all_at_once(number):
+        if votes is None and wait and expected in (None, whole) and self._all_at_once(number, site):
             return
         if wait:
             w.set_status(AT_BARRIER)
@@ -101,7 +103,8 @@ class Barriers:
             if barrier is None:
                 barrier = self._open[key] = Barrier(expected, votes is not None)
             self._check(barrier, number, expected, votes is not None, warp, bits[row], site, row)
-            self._check_round(key, warp, site, row)
+            if not (expected == 32 and key in self._alone):
+                self._check_round(key, warp, site, row)
             barrier.expected = barrier.expected or expected
             barrier.lanes[warp] = barrier.lanes.get(warp, 0) | bits[row]
             barrier.sites.add(site)
@@ -113,7 +116,7 @@ class Barriers:
                 barrier.votes.append((bits[row].bit_count(), int((votes[row] & mask[row]).sum())))
             self._complete(key)
 
-    def _all_at_once(self, number: int) -> bool:
+    def _all_at_once(self, number: int, site: int) -> bool:
         """The usual case, without a loop: all warps of some CTAs, and nobody else, meet at a barrier of
         all."""
         w = self._wave
@@ -122,10 +125,13 @@ class Barriers:
         ctas = w.cta_of[w.warps].reshape(-1, w.per_cta)
         if (ctas != ctas[:, :1]).any() or (self._open and any(n == number for _, n in self._open)):
             return False
-        w.clocks.join_ctas(w.warps)
         if self._last:
+            for row, warp in enumerate(w.warps.tolist()):
+                self._check_round((int(w.cta_of[warp]), number), warp, site, row)
             for cta in set(w.cta_of[w.warps].tolist()):
                 self._last.pop((cta, number), None)  # all know it now
+                self._alone.discard((cta, number))
+        w.clocks.join_ctas(w.warps)
         return True
 
     def _check(
@@ -153,8 +159,8 @@ class Barriers:
             return
         w = self._wave
         own = w.clocks.column(warp + w.clocks.base)
-        late = w.clocks.known[warp, last[0]] < last[1]
-        if any(late) and any(at != own for at, missed in zip(last[0], late, strict=True) if missed):
+        known = w.clocks.known[warp]
+        if any(known[at] < stamp for at, stamp in last.items() if at != own):
             text = (
                 f"it comes to barrier {key[1]}, and nothing orders that after all that came to it last:"
                 " threads of two rounds may mix"
@@ -186,8 +192,7 @@ class Barriers:
         elif barrier.arrived < barrier.expected:
             return
         del self._open[key]
-        if len(barrier.published) > 1:  # a round of one warp cannot mix with another
-            self._last[key] = self._stamps(barrier)
+        self._remember(key, barrier)
         waiting = np.array(sorted({warp for warp, _ in barrier.waiting}), np.intp)
         if len(waiting):
             w.clocks.join(waiting, np.stack(list(barrier.published.values())))
@@ -198,10 +203,17 @@ class Barriers:
             value = true if op == "popc" else true == threads if op == "and" else true > 0
             w.poke(register, warp, _lanes(bits), value)
 
-    def _stamps(self, barrier: Barrier) -> tuple[list[int], list[int]]:
-        w = self._wave
-        columns = [w.clocks.column(warp + w.clocks.base) for warp in barrier.published]
-        return columns, [int(row[at]) for at, row in zip(columns, barrier.published.values(), strict=True)]
+    def _remember(self, key: tuple[int, int], barrier: Barrier) -> None:
+        clocks = self._wave.clocks
+        columns = {warp: clocks.column(warp + clocks.base) for warp in barrier.published}
+        stamps = {columns[warp]: int(row[columns[warp]]) for warp, row in barrier.published.items()}
+        if len(stamps) > 1:
+            self._alone.discard(key)
+        elif key in self._alone:
+            stamps = self._last[key] | stamps
+        else:
+            self._alone.add(key)
+        self._last[key] = stamps
 
     def describe(self) -> list[str]:
         """Every barrier that is not complete, in a sentence: for a deadlock's report."""

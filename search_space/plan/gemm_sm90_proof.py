@@ -35,7 +35,8 @@ def problems(problem: Problem, shape: Shape, t: Tile, g: Grid, *, hilbert: bool)
         # A block has several tiles, with more steps in all than two turns of the ring: what is kept from tile
         # to tile shows. In turns each consumer has two, and one of them a third.
         each = down * beside * entries // 3
-        steps = max(steps, min(-(-(2 * t.stages + 1) // each), _PRODUCTS // (tile * each)))
+        # Two steps of each part at least: what is done between them, behind a tile and before another.
+        steps = max(steps, 2 * g.splits, min(-(-(2 * t.stages + 1) // each), _PRODUCTS // (tile * each)))
     # One cluster's tiles, of which the last is outside or ragged; clusters below and beside each other; less
     # than one tile; nothing to sum.
     few = (max(t.bm // 4 - 1, 1), max(t.bn // 4 - 1, 1))

@@ -270,6 +270,21 @@ PAIRS = [
         a=128, block=128,
     ),
     Pair(
+        "some warps first, then all",
+        """
+    SHARED(float, s);
+    int t = threadIdx.x;
+    s[t] = a[t];
+    if (t < 64) barrier(2, 64);
+    if (t < 32) barrier(3, 32);
+    barrier(1, 128);
+    out[t] = s[127 - t];""",
+        {("barrier(2, 64);", "barrier(1, 64);"): (FaultKind.BARRIER_COUNT,),
+         ("barrier(3, 32);", "barrier(1, 32);"): (FaultKind.BARRIER_COUNT,)},
+        lambda a: a[::-1],
+        a=128, block=128,
+    ),
+    Pair(
         "a last warp that is not full",
         """
     SHARED(float, s);
