@@ -1,8 +1,9 @@
 """When failures come in a row: is it the schedules, or the device?
 
 After five schedules in a row that crashed, hung or lost their worker, a schedule that is known to run is
-run again. If it runs, the search goes on; if it fails too, the device is taken out of service and its
-problems end with that reason, instead of burning the budget.
+run again: one of this problem, else one that is served for this device. If it runs, the search goes on; if
+it fails too, the device is taken out of service and its problems end with that reason, instead of burning the
+budget.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.jobs.ending import end_search, fail_device
 from service.jobs.step import Step, Write
-from service.store import events, jobs, races, trials
+from service.store import events, jobs, races, releases, trials
 from service.store.enums import EntrantRole, JobProblemReason, RaceState, TrialReason, TrialState
 from service.store.records import (
     JobProblemRecord,
@@ -27,7 +28,7 @@ from service.store.records import (
 from service.store.transitions import RACE_OPEN, TRIAL_OPEN
 
 SUSPECT_AFTER = 5
-# Without a schedule that is known to run there is no canary.
+# Without any schedule that is known to run on the device there is no canary.
 GIVE_UP_AFTER = 10
 CANARIES_MOST = 3
 # A known schedule that takes this many times as long says the device is not well either.
@@ -69,7 +70,7 @@ def step(
     streak = _streak(trials.of_problem(s, row.id), int(row.search.get("cleared", 0)))
     if streak < SUSPECT_AFTER:
         return None
-    known = _known_good(s, row)
+    known = _known_good(s, job, row)
     if known is None:
         if streak >= GIVE_UP_AFTER:
             reason = JobProblemReason.NO_PASSING_TRIAL
@@ -93,15 +94,19 @@ def _streak(rows: Sequence[TrialRecord], cleared: int) -> int:
     return count
 
 
-def _known_good(s: Session, row: JobProblemRecord) -> TrialRecord | None:
-    """The default where it ran, else the best."""
+def _known_good(s: Session, job: JobRecord, row: JobProblemRecord) -> TrialRecord | None:
+    """The default where it ran, else the best, else what is served for the device."""
     first = next(iter(trials.of_problem(s, row.id, [TrialState.MEASURED])), None)
-    return first if first is not None and first.number == 0 else trials.best(s, row.id) or first
+    if first is not None:
+        return first if first.number == 0 else trials.best(s, row.id) or first
+    assert row.device_key is not None
+    served = releases.newest_trial(s, row.device_key, job.policy_key)
+    return None if served is None else trials.get(s, served)
 
 
 def _send(s: Session, job: JobRecord, row: JobProblemRecord, known: TrialRecord, spent: Spent) -> None:
     race = races.create(
-        s, row.id, [NewEntrant("canary", EntrantRole.DEFAULT, known.id)], job.policy, row.seed
+        s, row.id, [NewEntrant("canary", EntrantRole.CANARY, known.id)], job.policy, row.seed
     )
     search = {**row.search, "canary": race.id, "canary_us": known.time_us}
     search["canaries"] = int(row.search.get("canaries", 0)) + 1

@@ -214,6 +214,7 @@ class EntrantRole(Word):
     INCUMBENT = "incumbent", "The schedule that is served today."
     TWIN = "twin", "The same binary as another entrant: their difference is the noise floor."
     BASELINE = "baseline", "The vendor's own kernel."
+    CANARY = "canary", "Known to run; run again, alone, to see whether the device is well."
 
 
 class ReleaseState(Word):

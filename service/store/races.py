@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, undefer
 
 from . import claims, clock, devices, ends, jobs, moves, shares, waiting
 from .bounded import json_object, number
-from .enums import QUARANTINE_REASONS, RaceState, TrialReason, TrialState
+from .enums import QUARANTINE_REASONS, EntrantRole, RaceState, TrialReason, TrialState
 from .errors import NotFound, StoreError
 from .evidence import add_measurement, add_verdict, fault_of, measurement_record, verdict_record
 from .models import Job, JobProblem, Measurement, Problem, Race, RaceEntrant, Trial, Verdict
@@ -44,7 +44,8 @@ _DISPROVES = QUARANTINE_REASONS | {
 def create(
     s: Session, job_problem_id: int, entrants: Sequence[NewEntrant], policy: Json, seed: int
 ) -> RaceRecord:
-    """Writes a race of the job problem's device. Entrants with a trial must have its artifact."""
+    """Writes a race of the job problem's device. Entrants with a trial must have its artifact; the race is run
+    on the problem of the first one's trial, which is another's where a canary comes from elsewhere."""
     locked = select(JobProblem).where(JobProblem.id == job_problem_id).with_for_update(key_share=True)
     job_problem = s.scalar(locked.execution_options(populate_existing=True))
     if job_problem is None:
@@ -108,7 +109,6 @@ def claim(s: Session, owner: str, device_key: str, lease_s: float) -> RaceClaim 
         "started_at": now,
     }
     moves.transition(s, race, RaceState.RACING, at=now, columns=lease)
-    job_problem = s.get_one(JobProblem, race.job_problem_id)
     rows = s.execute(
         select(RaceEntrant, Trial)
         .outerjoin(Trial, Trial.id == RaceEntrant.trial_id)
@@ -121,7 +121,7 @@ def claim(s: Session, owner: str, device_key: str, lease_s: float) -> RaceClaim 
         attempt=race.attempt,
         job_id=race.job_id,
         job_problem_id=race.job_problem_id,
-        problem=s.get_one(Problem, job_problem.problem_key).spec,
+        problem=_problem(s, race, [trial for _, trial in rows]),
         policy=race.policy,
         seed=race.seed,
         entrants=tuple(_entrant(entrant, trial) for entrant, trial in rows),
@@ -259,27 +259,35 @@ def _give_back(s: Session, race: Race, reason: TrialReason | str, *, over: bool,
         moves.transition(s, race, RaceState.QUEUED, reason, columns=columns, data=told)
 
 
+def _problem(s: Session, race: Race, entered: Sequence[Trial | None]) -> Json:
+    """What the race is run on."""
+    first = next((trial.job_problem_id for trial in entered if trial is not None), race.job_problem_id)
+    return s.get_one(Problem, s.get_one(JobProblem, first).problem_key).spec
+
+
 def _write(s: Session, row: RaceEntrant, result: EntrantResult) -> None:
     failure = result.failure
     verdict = result.verdict if result.verdict is not None else (failure.verdict if failure else None)
     artifact = None if row.trial_id is None else s.get_one(Trial, row.trial_id).artifact_sha256
+    # What a canary does tells about the device, and nothing about its trial.
+    trial_id = None if row.role is EntrantRole.CANARY else row.trial_id
     if verdict is not None:
-        row.verdict_id = add_verdict(s, verdict, trial_id=row.trial_id, artifact_sha256=artifact).id
+        row.verdict_id = add_verdict(s, verdict, trial_id=trial_id, artifact_sha256=artifact).id
     if failure is None:
         failure = fault_of(result.measurement, verdict)
         if failure is None and result.measurement is None:
             failure = Failed(TrialState.FAILED, TrialReason.INTERNAL_ERROR, {"measurement": "missing"})
     if failure is None:
         assert result.measurement is not None
-        row.measurement_id = add_measurement(s, result.measurement, trial_id=row.trial_id).id
+        row.measurement_id = add_measurement(s, result.measurement, trial_id=trial_id).id
         return
     row.failure_state = TrialState(failure.state)
     row.failure_reason = TrialReason(failure.reason)
     row.failure_evidence = json_object(failure.evidence)
     s.flush()
-    if row.trial_id is not None and failure.reason in _DISPROVES:
+    if trial_id is not None and failure.reason in _DISPROVES:
         # the verdict is written already
-        ends.disprove(s, row.trial_id, Failed(failure.state, failure.reason, failure.evidence))
+        ends.disprove(s, trial_id, Failed(failure.state, failure.reason, failure.evidence))
 
 
 def _entrant(row: RaceEntrant, trial: Trial | None) -> Entrant:

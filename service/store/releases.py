@@ -135,6 +135,17 @@ def get(s: Session, release_id: int) -> ReleaseRecord | None:
     return _one(s, _releases().where(Release.id == release_id))
 
 
+def newest_trial(s: Session, device_key: str, policy_key: str) -> int | None:
+    """The trial behind the newest release of ours that is served for a device, whatever its problem."""
+    query = select(Release.trial_id).where(
+        Release.device_key == device_key,
+        Release.policy_key == policy_key,
+        Release.state == ReleaseState.PUBLISHED,
+        Release.trial_id.is_not(None),
+    )
+    return s.scalar(query.order_by(Release.id.desc()).limit(1))
+
+
 def best(s: Session, problem_key: str, device_key: str, policy_key: str) -> ReleaseRecord | None:
     """The published one."""
     line = _line(_releases(), problem_key, device_key, policy_key)

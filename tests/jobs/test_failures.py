@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from support.hands import Hands, drive
-from support.job_views import LAYER, fell, post, rows_of, served, trials_of
+from support.job_views import LAYER, PROBLEM, fell, post, rows_of, served, trials_of
 from support.store import failed
 
 from search_space.schedule import Schedule
@@ -16,6 +16,7 @@ from service.store.enums import (
     JobProblemState,
     JobReason,
     JobState,
+    ReleaseState,
     TrialReason,
 )
 
@@ -110,6 +111,27 @@ def test_a_sick_device_stops_the_job_before_the_budget_is_burnt(both: Hands, pro
     other = post(both.db, force=True)
     waiting = drive(both, other, proposer)
     assert (waiting.state, waiting.reason) == (JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE)
+
+
+def test_a_device_that_is_sick_from_the_first_trial_on_is_found_by_what_is_served(
+    both: Hands, proposer: Proposer
+) -> None:
+    """The canary comes from another problem's release, which is none the worse for what a sick device does."""
+    first = post(both.db, budget={"trials": 8})
+    assert drive(both, first, proposer).state is JobState.DONE
+    good = served(both.db, rows_of(both.db, first)[0])
+    assert good is not None
+    both.on_measure = lambda schedule: failed(TrialReason.CRASH)
+    both.on_entrant = lambda entrant: fell(entrant, TrialReason.WRONG_RESULT)
+    job_id = post(both.db, problem={**PROBLEM, "m": 3}, budget={"trials": 100})
+    job = drive(both, job_id, proposer)
+    assert (job.state, job.reason) == (JobState.FAILED, JobReason.DEVICE_OUT_OF_SERVICE)
+    assert both.races[-1] == ["canary"]
+    assert both.raced_problems[-1]["m"] == PROBLEM["m"]
+    assert len(trials_of(both.db, job_id)) <= 24
+    still = served(both.db, rows_of(both.db, first)[0])
+    assert still is not None
+    assert (still.id, still.state) == (good.id, ReleaseState.PUBLISHED)
 
 
 def test_when_nothing_ever_ran_ten_crashes_are_enough(hands: Hands, proposer: Proposer) -> None:

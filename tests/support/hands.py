@@ -83,6 +83,7 @@ class Hands:
     compiled: list[int] = field(default_factory=list)
     measured: list[int] = field(default_factory=list)
     races: list[list[str]] = field(default_factory=list)
+    raced_problems: list[Mapping[str, Any]] = field(default_factory=list)
     on_emulate: Callable[[Schedule], EmulateOutcome | None] = lambda schedule: None
     emulated: list[int] = field(default_factory=list)
     """Trials whose schedule was run in the emulator."""
@@ -156,6 +157,7 @@ class Hands:
         if claim is None:
             return 0
         self.races.append([one.name for one in claim.entrants])
+        self.raced_problems.append(claim.problem)
         results = [self.on_entrant(one) or self.raced(one) for one in claim.entrants]
         with self.db.begin() as s:
             assert races.finish(s, claim.claim_id, RaceOutcome(results, {}, {}, device_s=0.01))
