@@ -204,7 +204,7 @@ def _measure_gpu(settings: Settings, database: Database, home: Path, gpu: LocalG
     try:
         with gpu.session() as session:
             session.open()  # a device that is not fit is told at once
-            keeper.data = {"uuid": gpu.uuid, "name": gpu.identity.name}
+            keeper.data = gpu.identity.to_json()
             worker = MeasureWorker(database, SharedGate(HostGate()), doorbell, keeper, session, home)
             _log.info("measuring", device=gpu.key, name=gpu.identity.name)
             return _run(worker, settings, "measure", queue_of(Kind.MEASURE, gpu.key), keeper)

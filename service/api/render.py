@@ -23,6 +23,7 @@ from service.store.records import (
     TrialDetail,
     TrialRecord,
     VerdictRecord,
+    WorkerRecord,
 )
 
 
@@ -234,7 +235,8 @@ def release(row: ReleaseRecord) -> schemas.Release:
     )
 
 
-def device(row: DeviceRecord) -> schemas.Device:
+def device(row: DeviceRecord, workers: Sequence[WorkerRecord]) -> schemas.Device:
+    """`workers`: those that report, whatever their device."""
     return schemas.Device(
         key=row.key,
         name=row.name,
@@ -247,6 +249,18 @@ def device(row: DeviceRecord) -> schemas.Device:
         reason=row.reason or row.waits_for,
         connected=row.connected,
         last_seen_at=row.last_seen_at,
+        workers=[
+            schemas.DeviceWorker(
+                id=one.id,
+                host=one.host,
+                state=str(one.state),
+                started_at=one.started_at,
+                heartbeat_at=one.heartbeat_at,
+                data=dict(one.data),
+            )
+            for one in workers
+            if one.device_key == row.key
+        ],
     )
 
 

@@ -352,6 +352,18 @@ class DemandList(Model):
     demand: list[Demand]
 
 
+class DeviceWorker(Model):
+    """A process that measures on a device, as it last reported."""
+
+    id: str
+    host: str
+    state: str
+    started_at: datetime
+    heartbeat_at: datetime
+    data: JsonObject
+    """Of a GPU its uuid, driver, memory, power limit and clocks; of a CPU its threads."""
+
+
 class Device(Model):
     key: str
     name: str
@@ -364,6 +376,7 @@ class Device(Model):
     reason: str
     connected: bool
     last_seen_at: datetime | None
+    workers: list[DeviceWorker]
 
 
 class DeviceList(Model):

@@ -44,6 +44,13 @@ def token(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def device(argv: Sequence[str]) -> int:
+    """List devices, take one out of service and put it back."""
+    from service.cli.device_command import main
+
+    return main(argv)
+
+
 def doctor(argv: Sequence[str]) -> int:
     """Say what is here, what is missing and how to get it."""
     from service.cli.doctor_command import main

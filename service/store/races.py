@@ -44,8 +44,8 @@ _DISPROVES = QUARANTINE_REASONS | {
 def create(
     s: Session, job_problem_id: int, entrants: Sequence[NewEntrant], policy: Json, seed: int
 ) -> RaceRecord:
-    """Writes a race of the job problem's device. Entrants with a trial must have its artifact; the race is run
-    on the problem of the first one's trial, which is another's where a canary comes from elsewhere."""
+    """Writes a race of the job problem's device. Entrants with a trial must have its artifact; the race is
+    run on the problem of the first one's trial, which is another's where a canary comes from elsewhere."""
     locked = select(JobProblem).where(JobProblem.id == job_problem_id).with_for_update(key_share=True)
     job_problem = s.scalar(locked.execution_options(populate_existing=True))
     if job_problem is None:

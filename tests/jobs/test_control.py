@@ -13,8 +13,16 @@ from service.jobs.errors import IllegalMove, NotFound
 from service.jobs.lifecycle import SHARERS_MOST
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
-from service.store import events, jobs, races, trials
-from service.store.enums import JobProblemReason, JobProblemState, JobReason, JobState, RaceState, TrialState
+from service.store import devices, events, jobs, races, trials
+from service.store.enums import (
+    DeviceState,
+    JobProblemReason,
+    JobProblemState,
+    JobReason,
+    JobState,
+    RaceState,
+    TrialState,
+)
 
 PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
 
@@ -99,6 +107,25 @@ def test_a_paused_job_leaves_its_device_to_others(hands: Hands, proposer: Propos
     assert not advance(hands.db, first, proposer)
     assert drive(hands, last, proposer).state is JobState.DONE
     assert drive(hands, first, proposer).state is JobState.DONE
+
+
+def test_jobs_wait_while_their_device_is_out_of_service_and_go_on_afterwards(
+    both: Hands, proposer: Proposer
+) -> None:
+    job_id = post(both, budget={"trials": 6})
+    advance(both.db, job_id, proposer)
+    both.compile()
+    both.measure(2)
+    with both.db.begin() as s:
+        devices.set_state(s, DEVICE, DeviceState.OUT_OF_SERVICE, "its fan is being replaced")
+    assert both.measure() == 0
+    waiting = drive(both, job_id, proposer)
+    assert (waiting.state, waiting.reason) == (JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE)
+    assert "fan" in waiting.message
+    with both.db.begin() as s:
+        devices.set_state(s, DEVICE, DeviceState.AVAILABLE)
+    assert drive(both, job_id, proposer).state is JobState.DONE
+    assert len(both.measured) == len(set(both.measured)) == 6
 
 
 def test_what_has_ended_cannot_be_steered(hands: Hands, proposer: Proposer) -> None:

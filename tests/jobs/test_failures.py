@@ -116,7 +116,7 @@ def test_a_sick_device_stops_the_job_before_the_budget_is_burnt(both: Hands, pro
 def test_a_device_that_is_sick_from_the_first_trial_on_is_found_by_what_is_served(
     both: Hands, proposer: Proposer
 ) -> None:
-    """The canary comes from another problem's release, which is none the worse for what a sick device does."""
+    """The canary comes from another problem's release, which keeps its place whatever a sick device does."""
     first = post(both.db, budget={"trials": 8})
     assert drive(both, first, proposer).state is JobState.DONE
     good = served(both.db, rows_of(both.db, first)[0])

@@ -11,9 +11,10 @@ import pytest
 from rooftile.cli import main
 from rooftile.device import local_cpu
 
-from service.store import logins, tokens
+from service.store import devices, logins, tokens, workers
 from service.store.database import Database
-from service.store.enums import Scope
+from service.store.enums import Scope, WorkerKind, WorkerState
+from service.store.records import DeviceRecord
 
 
 @pytest.fixture
@@ -124,6 +125,27 @@ def test_tokens(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     with database.begin() as s:
         assert logins.redeem(s, code) is None
     database.close()
+
+
+def test_devices(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    assert main(["migrate"]) == 0
+    key = "cpu-intel-6-85-8c-x86-64-v4"
+    database = Database(f"sqlite:///{home / 'rooftile.db'}")
+    with database.begin() as s:
+        devices.upsert(s, DeviceRecord(key=key, name="Xeon", kind="cpu", arch="x86-64-v4"))
+        workers.heartbeat(s, "w", WorkerKind.MEASURE, "box", 1, key, WorkerState.IDLE)
+    database.close()
+    assert _json(capsys, "device", "list")["devices"] == [
+        {"key": key, "name": "Xeon", "state": "available", "connected": True, "hosts": ["box"], "reason": ""}
+    ]
+    assert _json(capsys, "device", "suspend", key, "too hot")["state"] == "out_of_service"
+    assert main(["device", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert "out of service" in shown
+    assert "too hot" in shown
+    assert _json(capsys, "device", "resume", key)["state"] == "available"
+    assert _json(capsys, "device", "list")["devices"][0]["connected"]
+    assert "gpu-nothing" in _json(capsys, "device", "suspend", "gpu-nothing", "x", code=1)["error"]
 
 
 def test_token_without_tables_is_one_sentence(capsys: pytest.CaptureFixture[str], home: Path) -> None:

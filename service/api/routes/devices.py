@@ -1,21 +1,35 @@
-"""Which devices and instruction sets are there, and what can be tuned on them?"""
+"""Which devices and instruction sets are there, what can be tuned on them, and which are in service?"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 
 from service.api import render, schemas, spaces
 from service.api.auth import needs
-from service.api.openapi import errors
-from service.api.routes.params import plain
+from service.api.body import json_object
+from service.api.errors import BadFieldError
+from service.api.openapi import errors, request_body
+from service.api.routes.params import absent, plain
 from service.api.state import state_of
-from service.store import devices
-from service.store.enums import Scope
+from service.store import devices, workers
+from service.store.enums import DeviceState, Scope, WorkerKind
+from service.store.errors import NotFound
 
 router = APIRouter(tags=["devices"])
+
+MOST_KEY = 200
+MOST_REASON = 500
+KeyPath = Annotated[str, Path(description="a device's key", examples=["cpu-intel-6-85-8c-x86-64-v4"])]
+
+_REASON = {
+    "type": "object",
+    "required": ["reason"],
+    "properties": {"reason": {"type": "string", "minLength": 1, "maxLength": MOST_REASON}},
+    "additionalProperties": False,
+}
 
 
 @router.get(
@@ -25,9 +39,60 @@ router = APIRouter(tags=["devices"])
     response_model=schemas.DeviceList,
 )
 def list_devices(request: Request) -> schemas.DeviceList:
-    """Every device that was ever connected, connected ones first."""
+    """Every device that was ever connected, connected ones first, with the workers that report for it."""
     with state_of(request).database.read() as s:
-        return schemas.DeviceList(devices=[render.device(row) for row in devices.listing(s)])
+        here = workers.alive(s, WorkerKind.MEASURE)
+        return schemas.DeviceList(devices=[render.device(row, here) for row in devices.listing(s)])
+
+
+@router.post(
+    "/v1/devices/{key:id}:suspend",
+    dependencies=[needs(Scope.ADMIN)],
+    responses=errors(404, body=True),
+    response_model=schemas.Device,
+    openapi_extra=request_body(_REASON, {"reason": "the fan is being replaced"}),
+)
+def suspend_device(
+    request: Request, key: KeyPath, body: Annotated[dict[str, Any], Depends(json_object)]
+) -> schemas.Device:
+    """Take a device out of service: it gets no more work, and jobs that need it wait."""
+    for name in body:
+        if name != "reason":
+            raise BadFieldError(f"{name}: there is no such field.", field=name, allowed=["reason"])
+    why = body.get("reason")
+    if not isinstance(why, str) or not 0 < len(why.strip()) <= MOST_REASON:
+        raise BadFieldError(
+            f"reason: a text of 1 to {MOST_REASON} characters is needed.",
+            field="reason",
+            value=why,
+            allowed=f"a text of 1 to {MOST_REASON} characters",
+        )
+    return _set_state(request, key, DeviceState.OUT_OF_SERVICE, why.strip())
+
+
+@router.post(
+    "/v1/devices/{key:id}:resume",
+    dependencies=[needs(Scope.ADMIN)],
+    responses=errors(404),
+    response_model=schemas.Device,
+)
+def resume_device(request: Request, key: KeyPath) -> schemas.Device:
+    """Put a device back into service; jobs that waited for it go on."""
+    return _set_state(request, key, DeviceState.AVAILABLE, "")
+
+
+def _set_state(request: Request, key: str, to: DeviceState, reason: str) -> schemas.Device:
+    if len(key) > MOST_KEY or not key.isprintable():
+        raise absent("device", key, "key")
+    database = state_of(request).database
+    try:
+        database.run(lambda s: devices.set_state(s, key, to, reason))
+    except NotFound:
+        raise absent("device", key, "key") from None
+    with database.read() as s:
+        row = devices.get(s, key)
+        assert row is not None  # devices are never forgotten
+        return render.device(row, workers.alive(s, WorkerKind.MEASURE))
 
 
 @router.get(

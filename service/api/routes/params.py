@@ -41,6 +41,7 @@ WHERE = {
     "release": "the release_id of a release: GET /v1/releases lists them",
     "problem": "the problem_key of a problem that was asked for: a job or release names it",
     "layer": "the layer_key of a problem that was asked for: a job or release names it",
+    "device": "the key of a device that was ever connected: GET /v1/devices lists them",
     "artifact": "the sha256 of an artifact that is kept: a release names its own",
 }
 """Thing -> what names one, and where that is to be found."""
