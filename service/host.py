@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from pathlib import Path
 
 from service.errors import SettingsError
 
@@ -28,6 +29,15 @@ def test_host() -> str | None:
     if _WORD.fullmatch(word) is None:
         raise SettingsError(f"{VARIABLE}: must be up to 16 small letters and digits, a letter first.")
     return word
+
+
+def boot_mark() -> str:
+    """What tells this machine's kernel from another of the same name: containers of two machines may be
+    called alike, those of one machine share its locks. "" where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    except OSError:
+        return ""
 
 
 def host_name() -> str:

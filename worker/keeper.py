@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import structlog
 from sqlalchemy.orm import Session
 
-from service.host import host_name
+from service.host import boot_mark, host_name
 from service.store import emulation_claims, leases, races, trials, workers
 from service.store.database import Database
 from service.store.enums import WorkerKind, WorkerState
@@ -63,7 +63,9 @@ class Keeper:
         self.kind = kind
         self.device_key = device_key
         self.device_lease = leases.device_lease(f"{device_key}/{uuid}" if uuid else device_key or "")
-        self.owner = f"{kind}@{self.host}/{os.getpid()}-{os.urandom(3).hex()}"
+        self.here = f"{kind}@{self.host}/{boot_mark()}-"
+        """How the owner of every worker of this kind begins that shares this host's locks."""
+        self.owner = f"{self.here}{os.getpid()}-{os.urandom(3).hex()}"
         self.data: dict[str, Any] = {}
         self._database = database
         self._lock = threading.Lock()

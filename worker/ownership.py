@@ -101,7 +101,7 @@ def _take_lease(database: Database, keeper: Keeper, device_key: str) -> None:
             held = leases.holder(session, name)
         if held is None:  # it ran out just now
             continue
-        if not held.owner.startswith(f"{keeper.kind}@{keeper.host}/"):
+        if not held.owner.startswith(keeper.here):
             who = held.owner.split("@")[-1].split("/")[0]
             raise DeviceBusyError(f"A worker on {who} owns {device_key}; only one may.")
         # We hold this host's lock, so that owner is dead: its work goes back at once.

@@ -348,6 +348,16 @@ def test_another_hosts_lease_is_respected(database: Database) -> None:
         own_device(database, mine, key)
 
 
+def test_a_host_of_the_same_name_is_another_host(database: Database) -> None:
+    """Two machines may give their containers one name; their locks are two."""
+    key = "cpu-test-6-85-4c-x86-64-v3"
+    mine = Keeper(database, WorkerKind.MEASURE, key)
+    with database.begin() as s:
+        leases.acquire(s, leases.device_lease(key), f"measure@{mine.host}/0badb001-7-abc", 60.0)
+    with pytest.raises(DeviceBusyError, match=f"A worker on {mine.host} owns"):
+        own_device(database, mine, key)
+
+
 def test_a_worker_reports_and_leaves_no_row(database: Database) -> None:
     keeper = Keeper(database, WorkerKind.COMPILE)
     keeper.data = {"slots": 2}
