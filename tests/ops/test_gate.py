@@ -15,7 +15,9 @@ import pytest
 
 from service.bus import GateInterrupted, HostGate
 from service.bus.hostgate import interrupt_wait
-from service.paths import shared_dir
+from service.errors import SettingsError
+from service.host import VARIABLE
+from service.paths import bench_lock_path, device_lock_path, host_lock_dir, shared_dir
 
 HOLD = """
 import sys, time
@@ -173,3 +175,18 @@ def test_a_signal_ends_the_wait(gate: HostGate, tmp_path: Path) -> None:
     os.kill(os.getpid(), 0)
     interrupt_wait()  # not waiting: nothing happens
     assert not _blocked(gate.exclusive)
+
+
+def test_hosts_that_one_machine_plays_share_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    real = {host_lock_dir(), device_lock_path("x").parent, bench_lock_path().parent}
+    assert len(real) == 1
+    folders = set(real)
+    for name in ("one", "two"):
+        monkeypatch.setenv(VARIABLE, name)
+        assert device_lock_path("x").parent == host_lock_dir()
+        folders.add(host_lock_dir())
+    assert len(folders) == 3
+    monkeypatch.setenv(VARIABLE, "../up")
+    with pytest.raises(SettingsError, match=VARIABLE):
+        host_lock_dir()
