@@ -7,7 +7,9 @@ Triton itself would find at a launch; without it, it emits no cp.async and would
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 import warnings
 
@@ -23,6 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 VERSION: str = triton.__version__
+atexit.register(shutil.rmtree, os.environ["TRITON_CACHE_DIR"], ignore_errors=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]

@@ -39,13 +39,12 @@ _CANNOT = (
     AttributeError,
     IndexError,
     KeyError,
-    MemoryError,
     RecursionError,
     TypeError,
     ValueError,
 )
 """What numpy and Python say of operands that do not fit an instruction; becomes an EmulatorError with its
-line."""
+line. Not MemoryError: that tells of the host, and is for whoever set the limit."""
 class Stop(Exception):  # ends a run, for whoever asked for the first fault only or a limit
     """The run is over; the faults say why."""
 
