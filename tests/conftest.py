@@ -16,8 +16,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
-from support.postgres import Postgres, PostgresMissingError
 
+from bench.servers.postgres import Postgres, PostgresMissingError
 from service.store import migrate
 from service.store.database import Database
 

