@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import SettingsError
+from service.periods import lease_s
 
 # The sweep of a worker that has no doorbell (embedded), and of one that has (cluster).
 EMBEDDED_SWEEP_S = 0.04
@@ -116,6 +117,7 @@ class Settings(BaseSettings):
 
 def get_settings() -> Settings:
     """Read the environment now. Raises SettingsError, one sentence that names the variable."""
+    lease_s()  # read where it is needed; refused here, before anything starts
     try:
         return Settings()
     except ValidationError as error:

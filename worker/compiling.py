@@ -24,6 +24,7 @@ from search_space.gpu_device import GpuDevice
 from search_space.registry import get_family
 from search_space.schedule import Schedule
 from service.bus import Doorbell, HostGate, Kind
+from service.periods import lease_s
 from service.store import artifacts, devices, trials
 from service.store.database import Database
 from service.store.enums import ArtifactKind, TrialReason, TrialState
@@ -36,7 +37,7 @@ from worker.compile.farm import Order, compile_all
 from worker.compile.nvrtc import cuda_archs_here
 from worker.compile.toolchain import find_compiler
 from worker.errors import CompileFailure, CompilerMissingError, DiskFullError, OperationError
-from worker.keeper import LEASE_S, Keeper, Stopping
+from worker.keeper import Keeper, Stopping
 from worker.verify.identity import NAME, proof_identity
 
 _log = structlog.get_logger("rooftile.compile")
@@ -115,7 +116,9 @@ class CompileWorker:
     def _batch(self) -> bool:
         slots = self._slots or compile_slots()
         owner = self._keeper.owner
-        claims = self._database.run(lambda s: trials.claim_compile(s, owner, 2 * slots, LEASE_S, self._archs))
+        claims = self._database.run(
+            lambda s: trials.claim_compile(s, owner, 2 * slots, lease_s(), self._archs)
+        )
         if not claims:
             return False
         self._keeper.hold(claim.claim_id for claim in claims)

@@ -15,13 +15,14 @@ from rooftile.device import CUDA_ARCHS
 
 from search_space.device import Device
 from service.bus import Doorbell, HostGate, Kind
+from service.periods import lease_s
 from service.store import artifacts, devices, emulation_claims
 from service.store.database import Database
 from service.store.enums import EmulationScope, TrialReason
 from service.store.records import EmulateClaim, EmulateOutcome, Undecided
 from worker.compile import rebuild
 from worker.errors import CompilerMissingError, RebuildError
-from worker.keeper import LEASE_S, Keeper, Stopping
+from worker.keeper import Keeper, Stopping
 from worker.verify.proof import DEFAULT_LIMITS, ProofLimits, ProofProcess
 
 _log = structlog.get_logger("rooftile.emulate")
@@ -68,7 +69,7 @@ class EmulateWorker:
         # The gate first: a claim that waits for a measurement to end is a claim nobody works on.
         with self._gate.shared():
             owner = self._keeper.owner
-            claim = self._database.run(lambda s: emulation_claims.claim(s, owner, LEASE_S, self._archs))
+            claim = self._database.run(lambda s: emulation_claims.claim(s, owner, lease_s(), self._archs))
         if claim is None:
             return False
         self._keeper.hold_emulation(claim.claim_id)

@@ -18,6 +18,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from service.host import boot_mark, host_name
+from service.periods import device_lease_s, heartbeat_s, lease_s, renew_s
 from service.store import emulation_claims, leases, races, trials, workers
 from service.store.database import Database
 from service.store.enums import WorkerKind, WorkerState
@@ -25,11 +26,6 @@ from service.store.errors import StoreError
 from service.store.records import ClaimId
 
 _log = structlog.get_logger("rooftile.worker")
-
-LEASE_S = 20.0
-DEVICE_LEASE_S = 30.0
-HEARTBEAT_S = 5.0
-RENEW_S = 1.0
 
 
 class Stopping(Protocol):
@@ -112,7 +108,7 @@ class Keeper:
         """Whether work on it is in vain."""
         with self._lock:
             # No renewal got through for as long as the lease lasts: somebody else may have it by now.
-            stale = time.monotonic() - self._renewed_at > LEASE_S
+            stale = time.monotonic() - self._renewed_at > lease_s()
             return claim in self._lost or stale
 
     def give_back(self) -> None:
@@ -160,15 +156,15 @@ class Keeper:
         beaten_at = time.monotonic()
         while not self._stop.is_set():
             busy = self._busy()
-            self._wake.wait(RENEW_S if busy else HEARTBEAT_S)
+            self._wake.wait(renew_s() if busy else heartbeat_s())
             self._wake.clear()
             if self._stop.is_set():
                 return
             if self._busy() and not busy:
                 # Work has begun just now: most of it ends before the first renewal.
-                self._stop.wait(RENEW_S)
+                self._stop.wait(renew_s())
             self._guarded(self._renew)
-            if time.monotonic() - beaten_at >= HEARTBEAT_S - 0.5:
+            if time.monotonic() - beaten_at >= 0.9 * heartbeat_s():
                 beaten_at = time.monotonic()
                 self._guarded(self._beat)
 
@@ -195,11 +191,11 @@ class Keeper:
         asked_at = time.monotonic()
         gone: set[ClaimId] = set()
         if claims:
-            held = self._database.run(lambda s: trials.renew(s, claims, LEASE_S))
+            held = self._database.run(lambda s: trials.renew(s, claims, lease_s()))
             gone |= set(claims) - set(held)
         if single is not None:
             kind, claim = single
-            if not self._database.run(lambda s: kind.renew(s, claim, LEASE_S)):
+            if not self._database.run(lambda s: kind.renew(s, claim, lease_s())):
                 gone.add(claim)
         with self._lock:
             # Only what is still held: a claim that was finished meanwhile is not lost.
@@ -216,6 +212,6 @@ class Keeper:
             )
             if self.device_key is None:
                 return True
-            return leases.acquire(session, self.device_lease, self.owner, DEVICE_LEASE_S) is not None
+            return leases.acquire(session, self.device_lease, self.owner, device_lease_s()) is not None
 
         self.device_lost = not self._database.run(write)

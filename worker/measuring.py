@@ -13,6 +13,7 @@ from rooftile.plan import LaunchPlan
 from rooftile.problem import parse_problem
 
 from service.bus import Doorbell, HostGate, Kind
+from service.periods import lease_s
 from service.store import artifacts, races, trials
 from service.store.database import Database
 from service.store.enums import EntrantRole, TrialReason, TrialState
@@ -20,7 +21,7 @@ from service.store.records import Failed, MeasureClaim, Measured, RaceClaim
 from worker.compile import rebuild
 from worker.compile.cache import ArtifactCache
 from worker.errors import CompilerMissingError, RebuildError, TrialCancelled
-from worker.keeper import LEASE_S, Keeper, Stopping
+from worker.keeper import Keeper, Stopping
 from worker.measure.cuda_device import SharedGate
 from worker.measure.cuda_session import CudaSession
 from worker.measure.roof import refresh_roof, save_roof
@@ -126,14 +127,14 @@ class MeasureWorker:
                 save_roof(self._database, session)  # something beat it, and it was measured again
 
     def _claim_and_run(self, owner: str, key: str) -> bool:
-        race = self._database.run(lambda s: races.claim(s, owner, key, LEASE_S))
+        race = self._database.run(lambda s: races.claim(s, owner, key, lease_s()))
         if race is not None:
             self._race(race)
             return True
         started = time.monotonic()
         did = False
         while time.monotonic() - started < TURN_S and not self._stopping:
-            claims = self._database.run(lambda s: trials.claim_measure(s, owner, key, MOST_CLAIMS, LEASE_S))
+            claims = self._database.run(lambda s: trials.claim_measure(s, owner, key, MOST_CLAIMS, lease_s()))
             if not claims:
                 break
             did = True

@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from service.bus.lockholder import lock_holder
 from service.paths import device_lock_path, open_lock_file
+from service.periods import device_lease_s, heartbeat_s
 from service.store import leases, races, trials
 from service.store.database import Database
 from worker.errors import DeviceBusyError
-from worker.keeper import DEVICE_LEASE_S, HEARTBEAT_S, Keeper
+from worker.keeper import Keeper
 
 _log = structlog.get_logger("rooftile.measure")
 
@@ -52,7 +53,7 @@ def wait_for_device(
             now = time.monotonic()
             if now >= report_at:
                 keeper.waits(str(busy))
-                report_at = now + HEARTBEAT_S
+                report_at = now + heartbeat_s()
             if now >= tell_at:
                 # An error, so that a supervisor shows it: until then nothing is measured.
                 _log.error(f"waiting for the device, {now - began:.0f} s by now: {busy}")
@@ -96,7 +97,7 @@ def _lock_host(device_key: str) -> DeviceOwnership:
 
 def _take_lease(database: Database, keeper: Keeper, device_key: str) -> None:
     name = keeper.device_lease
-    while database.run(lambda s: leases.acquire(s, name, keeper.owner, DEVICE_LEASE_S)) is None:
+    while database.run(lambda s: leases.acquire(s, name, keeper.owner, device_lease_s())) is None:
         with database.read() as session:
             held = leases.holder(session, name)
         if held is None:  # it ran out just now

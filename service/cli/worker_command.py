@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import typer
 from rooftile.device import parse_device_key
 
+from service import periods
 from service.cli.common import run_app
 from service.errors import OperationError
 from service.host import ALIAS, host_name
@@ -71,7 +72,7 @@ def alive(kind: str = typer.Argument(..., help="search, compile, emulate or meas
     for row in here:
         print(f"{row.id} is {row.state}")
     if not here:
-        raise OperationError(f"No {kind} worker of this host reported in the last {workers.ALIVE_S:.0f} s.")
+        raise OperationError(f"No {kind} worker of this host reported in the last {periods.alive_s():.0f} s.")
 
 
 def _become(module: str, *arguments: str) -> None:

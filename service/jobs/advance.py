@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 import structlog
 from sqlalchemy.orm import Session
 
+from service import periods
 from service.host import host_name
 from service.jobs import lifecycle, racing, ranking, searching
 from service.jobs.errors import NoLegalSchedule
@@ -27,9 +28,6 @@ from service.store.records import JobProblemRecord, JobRecord
 
 _log = structlog.get_logger("rooftile.jobs")
 
-# Longer than any question to the proposer takes; a search worker that was killed holds a job up this long
-# at most.
-LEASE_S = 15.0
 STEPS_MOST = 32
 
 Gate = Callable[[], AbstractContextManager[None]]
@@ -102,7 +100,7 @@ def _write(db: Database, job_id: int, owner: str) -> bool:
 
     def act(s: Session) -> bool:
         name = leases.job_lease(job_id)
-        if leases.acquire(s, name, owner, LEASE_S) is None:
+        if leases.acquire(s, name, owner, periods.job_lease_s()) is None:
             return False
         step = look(s, job_id)
         if isinstance(step, Write):
@@ -119,7 +117,7 @@ def _ask(db: Database, job_id: int, proposer: Proposer, owner: str) -> bool:
     name = leases.job_lease(job_id)
 
     def take(s: Session) -> Question | bool:
-        if leases.acquire(s, name, owner, LEASE_S) is None:
+        if leases.acquire(s, name, owner, periods.job_lease_s()) is None:
             return False
         step = look(s, job_id)
         if isinstance(step, Question):
@@ -140,7 +138,7 @@ def _ask(db: Database, job_id: int, proposer: Proposer, owner: str) -> bool:
         raise
 
     def keep(s: Session) -> bool:
-        if not leases.renew(s, name, owner, LEASE_S):
+        if not leases.renew(s, name, owner, periods.job_lease_s()):
             return False
         row = jobs.problem(s, question.job_problem_id)
         if row is not None and row.state is JobProblemState.SEARCHING and _running(s, job_id):
@@ -158,7 +156,7 @@ def _running(s: Session, job_id: int) -> bool:
 
 def _no_space(s: Session, job_id: int, question: Question, owner: str, sentence: str) -> bool:
     name = leases.job_lease(job_id)
-    if not leases.renew(s, name, owner, LEASE_S):
+    if not leases.renew(s, name, owner, periods.job_lease_s()):
         return False
     row = jobs.problem(s, question.job_problem_id)
     if row is not None and row.state is JobProblemState.SEARCHING:

@@ -1,6 +1,6 @@
 """Who gives back what a dead worker held, and clears away what nobody needs any more?
 
-Whichever search worker holds the reaper's lease, every two seconds.
+Whichever search worker holds the reaper's lease, every two seconds (a tenth of ROOFTILE_LEASE_S).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.orm import Session
 
+from service import periods
 from service.host import host_name
 from service.jobs import releases as publishing
 from service.store import (
@@ -34,8 +35,6 @@ from service.store.records import WorkerRecord
 
 _log = structlog.get_logger("rooftile.reaper")
 
-EVERY_S = 2.0
-LEASE_S = 10.0
 TIDY_EVERY_S = 300.0
 # Without any event of a running job for so long, something that it needs is missing or stuck.
 STALLED_S = 120.0
@@ -58,14 +57,14 @@ class Reaper:
         """`now_s` is a monotonic clock. True when something was given back or ended."""
         if now_s < self._next_s:
             return False
-        self._next_s = now_s + EVERY_S
+        self._next_s = now_s + periods.reap_every_s()
         if self._first:
             # The reaper before this one may be among the dead, and its lease would hold us up.
             self._first = False
             dead = self._dead_workers() if self.one_host else []
             if dead:
                 self.db.run(lambda s: _bury(s, dead))
-        held = self.db.run(lambda s: leases.acquire(s, leases.REAPER, self.owner, LEASE_S))
+        held = self.db.run(lambda s: leases.acquire(s, leases.REAPER, self.owner, periods.reaper_lease_s()))
         if held is None:
             return False
         dead = self._dead_workers() if self.one_host else []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from service import periods
 from service.bus import HostGate, Kind, Loop, be_child, queue_of, run_loop
 from service.errors import OperationError
-from service.search.worker import HEARTBEAT_S, SearchWorker
+from service.search.worker import SearchWorker
 from service.settings import get_settings
 from service.store.database import Database
 from service.store.errors import StoreError
@@ -24,7 +25,7 @@ def main(gate: HostGate | None = None) -> int:
     except (OperationError, StoreError) as error:
         print(f"rooftile: {error}", file=sys.stderr)
         return 1
-    heart = Loop(worker.beat, sweep_s=HEARTBEAT_S, name="heartbeat")
+    heart = Loop(worker.beat, sweep_s=periods.heartbeat_s(), name="heartbeat")
     heart.start()
     try:
         loop = Loop(worker.step, sweep_s=settings.sweep_s, name="search")

@@ -38,7 +38,6 @@ LOOK_S = 0.5
 # While a measurement has the host to itself, looking at jobs waits, but no longer than this: budgets and
 # ends must hold within seconds.
 QUIET_S = 1.0
-HEARTBEAT_S = 5.0
 FAULTS_MOST = 3
 """A job that cannot get on for a fault of ours ends after so many tries."""
 _JOB_FAULTS = (IllegalTransition, NotFound)

@@ -7,6 +7,8 @@ from datetime import timedelta
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from service.periods import alive_s
+
 from . import clock
 from .enums import DeviceState, WorkerKind, WorkerState
 from .errors import NotFound
@@ -14,7 +16,6 @@ from .models import Device, Worker
 from .records import DeviceRecord, Json
 from .sql import changed
 from .sql import upsert as _upsert
-from .workers import ALIVE_S
 
 
 def upsert(s: Session, device: DeviceRecord) -> None:
@@ -71,7 +72,7 @@ def _change(s: Session, key: str, **columns: object) -> None:
 
 def _reports(s: Session) -> dict[str, str]:
     """Devices that a measure worker reported for lately: "" where one has it, else what they wait for."""
-    since = clock.now(s) - timedelta(seconds=ALIVE_S)
+    since = clock.now(s) - timedelta(seconds=alive_s())
     query = select(Worker.device_key, Worker.state, Worker.data)
     query = query.where(Worker.kind == WorkerKind.MEASURE, Worker.heartbeat_at >= since)
     found: dict[str, str] = {}

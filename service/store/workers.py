@@ -7,15 +7,14 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from service.periods import alive_s
+
 from . import clock
 from .bounded import json_object
 from .enums import WorkerKind, WorkerState
 from .models import Device, Worker
 from .records import Json, WorkerRecord
 from .sql import changed, upsert
-
-ALIVE_S = 30.0
-"""A worker that reported within this time counts as alive; it should report every 5 s."""
 
 
 def heartbeat(
@@ -81,5 +80,5 @@ def _record(row: Worker, now: datetime) -> WorkerRecord:
         data=row.data,
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,
-        alive=now - row.heartbeat_at <= timedelta(seconds=ALIVE_S),
+        alive=now - row.heartbeat_at <= timedelta(seconds=alive_s()),
     )

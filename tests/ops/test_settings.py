@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from service import periods
 from service.errors import DataMissingError, HomeError, SettingsError
 from service.paths import (
     Home,
@@ -153,3 +154,16 @@ def test_a_link_is_no_lock_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(HomeError):
         shared_dir(tmp_path / "link")
+
+
+def test_all_periods_follow_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(periods.VARIABLE, raising=False)
+    assert (periods.lease_s(), periods.renew_s(), periods.heartbeat_s(), periods.alive_s()) == (20, 1, 5, 30)
+    monkeypatch.setenv(periods.VARIABLE, "8")
+    assert periods.lease_s() == 8
+    # Who lives is heard several times before anybody takes what it has.
+    assert periods.renew_s() < periods.heartbeat_s() < periods.lease_s() / 2 < periods.device_lease_s()
+    for bad in ("3", "601", "soon", "nan", "-1"):
+        monkeypatch.setenv(periods.VARIABLE, bad)
+        with pytest.raises(SettingsError, match="ROOFTILE_LEASE_S: must be 4 to 600 seconds"):
+            get_settings()
