@@ -11,7 +11,6 @@ A plain module: `with Postgres.start() as server: url = server.create_database()
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import pwd
@@ -30,6 +29,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
+
+from bench.servers.spawn import spawn
 
 URL_VARIABLE = "ROOFTILE_TEST_POSTGRES_URL"
 BIN_VARIABLE = "ROOFTILE_TEST_POSTGRES_BIN"
@@ -133,16 +134,8 @@ class _Own:
         """Start it and wait until it answers."""
         log = self.folder / "log"
         with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                self.command,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                cwd=self.folder / "run",
-                start_new_session=True,
-                # a killed run must not leave a server behind (runs after the change of user)
-                preexec_fn=die_with_parent,
-                **_as(self.user),
+            self.process = spawn(
+                self.command, stdout=output, stderr=output, cwd=self.folder / "run", **_as(self.user)
             )
         try:
             self._wait(self.process, log)
@@ -290,11 +283,6 @@ def _memory_disk() -> Path | None:
     except OSError:
         return None
     return disk if roomy else None
-
-
-def die_with_parent() -> None:
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGINT)
 
 
 def free_port() -> int:

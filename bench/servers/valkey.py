@@ -14,7 +14,8 @@ from pathlib import Path
 
 import redis
 
-from bench.servers.postgres import die_with_parent, free_port
+from bench.servers.postgres import free_port
+from bench.servers.spawn import spawn
 
 
 class ValkeyMissingError(Exception):
@@ -42,13 +43,8 @@ class Valkey:
             "--maxmemory-policy",
             "noeviction",
         )
-        self._process = subprocess.Popen(
-            [str(_binary()), "--port", str(self.port), "--dir", str(self._folder), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
+        command = [str(_binary()), "--port", str(self.port), "--dir", str(self._folder), *options]
+        self._process = spawn(command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 10
         while True:
             try:

@@ -1,0 +1,216 @@
+"""What is the cluster asked to do meanwhile, by whom, and what is expected of it?
+
+People who post jobs by REST, as clients do: again with the same Idempotency-Key until they have an answer.
+Some pause and resume, some cancel, some ask twice. What they were told is kept, to be compared in the end.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench.chaotic.cluster import Cluster
+
+_TRY_S = 0.5
+_ANSWER_S = 10.0
+
+
+@dataclass
+class Posted:
+    """One job, and what its owner did with it."""
+
+    body: Mapping[str, Any]
+    key: str
+    token: str
+    job_id: int | None = None
+    wish: str = "finish"
+    """finish, cancel, or pause (and resume)."""
+    answers: set[int] = field(default_factory=set)
+    """Ids that the service ever gave for it."""
+    tries: int = 0
+
+
+class NoAnswer(Exception):  # expected: the service is being tormented
+    """Nobody answered, or the answer was a failure of the service that may pass."""
+
+
+class Caller:
+    """Calls to the API with one token; a connection for each, as after a failure."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._place = urlsplit(url)
+        self._token = token
+
+    def call(self, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
+        """Status and JSON. NoAnswer where it is worth another try."""
+        connection = http.client.HTTPConnection(
+            str(self._place.hostname), self._place.port, timeout=_ANSWER_S
+        )
+        headers = {"Authorization": f"Bearer {self._token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise NoAnswer(str(error)) from error
+        finally:
+            connection.close()
+        try:
+            tree = json.loads(text) if text else None
+        except ValueError as error:
+            raise NoAnswer(f"{status}: no JSON") from error
+        if (status == 409 and key is not None) or status in (429, 503):
+            raise NoAnswer(f"{status}: {tree}")
+        return status, tree
+
+    def until(self, method: str, path: str, body: Any, key: str | None, deadline: float) -> tuple[int, Any]:
+        """`call` until it is answered; NoAnswer when the time is over."""
+        while True:
+            try:
+                return self.call(method, path, body, key)
+            except NoAnswer:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_TRY_S)
+
+
+@dataclass
+class Crowd:
+    """Posts jobs from one thread until there are `count`, spread over `seconds`."""
+
+    cluster: Cluster
+    tokens: Sequence[str]
+    count: int
+    seconds: float
+    seed: int
+    posted: list[Posted] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Answers that no client should ever get, of the crowd and of the onlooker."""
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._post_all, name="crowd", daemon=True),
+            threading.Thread(target=self._look, name="onlooker", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Until the last job is posted, and everybody who paused one has resumed it."""
+        self._threads[0].join()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_ANSWER_S + 1)
+
+    # -- the crowd --------------------------------------------------------------------------------------
+
+    def _post_all(self) -> None:
+        rng = random.Random(self.seed)
+        started = time.monotonic()
+        rests: list[tuple[float, Posted]] = []
+        for number in range(self.count):
+            one = self._draw(rng, number)
+            self.posted.append(one)
+            self._submit(one, twice=rng.random() < 0.2)
+            if one.wish != "finish":
+                rests.append((time.monotonic() + rng.uniform(0.5, 4.0), one))
+            due = started + self.seconds * (number + 1) / self.count
+            while time.monotonic() < due and not self._stop.is_set():
+                rests = self._steer(rests)
+                time.sleep(0.1)
+        while rests and not self._stop.is_set():
+            rests = self._steer(rests)
+            time.sleep(0.1)
+
+    def _draw(self, rng: random.Random, number: int) -> Posted:
+        devices = rng.sample(self.cluster.devices, rng.choice((1, 1, 1, 2, 3)))
+        problem = {"op": "gemm", "n": rng.choice((48, 64, 96)), "k": rng.choice((40, 64)), "dtype": "f32"}
+        body: dict[str, Any] = {
+            "target": {"devices": devices},
+            "budget": {"trials": rng.randrange(3, 9)},
+            "priority": rng.choice((0, 0, 0, 5, -5)),
+            "seed": number,
+        }
+        # Each job has sizes of its own: an equal one would be joined.
+        if rng.random() < 0.15:
+            body |= {"problem": problem, "sweep": {"m": [number + 1, number + 100]}}
+        else:
+            body |= {"problem": {**problem, "m": number + 1}}
+        wish = rng.choices(("finish", "pause", "cancel"), (8, 1, 1))[0]
+        return Posted(body, f"chaos-{self.seed}-{number}", rng.choice(self.tokens), wish=wish)
+
+    def _submit(self, one: Posted, *, twice: bool) -> None:
+        caller = Caller(self.cluster.url, one.token)
+        for _ in range(2 if twice else 1):
+            try:
+                status, tree = caller.until("POST", "/v1/jobs", one.body, one.key, time.monotonic() + 120)
+            except NoAnswer as error:
+                self.failures.append(f"POST /v1/jobs was never answered: {error}")
+                return
+            one.tries += 1
+            if status not in (200, 202):
+                self.failures.append(f"POST /v1/jobs: {status} {tree}")
+                return
+            one.job_id = int(tree["id"])
+            one.answers.add(one.job_id)
+
+    def _steer(self, rests: list[tuple[float, Posted]]) -> list[tuple[float, Posted]]:
+        left = []
+        for due, one in rests:
+            if time.monotonic() < due or one.job_id is None:
+                left.append((due, one))
+            elif one.wish == "cancel":
+                self._verb(one, "cancel")
+            elif one.wish == "pause":
+                self._verb(one, "pause")
+                one.wish = "resume"
+                left.append((time.monotonic() + 2.0, one))
+            else:
+                self._verb(one, "resume")
+        return left
+
+    def _verb(self, one: Posted, verb: str) -> None:
+        caller = Caller(self.cluster.url, one.token)
+        try:
+            status, tree = caller.until(
+                "POST", f"/v1/jobs/{one.job_id}:{verb}", None, None, time.monotonic() + 120
+            )
+        except NoAnswer as error:
+            self.failures.append(f"{verb} was never answered: {error}")
+            return
+        if status not in (200, 202, 409):  # 409: it has ended meanwhile
+            self.failures.append(f"{verb}: {status} {tree}")
+
+    # -- the onlooker -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Somebody's dashboard: reads all the time."""
+        caller = Caller(self.cluster.url, self.cluster.token)
+        paths = ("/v1/jobs", "/v1/devices", "/v1/releases", "/healthz", "/readyz")
+        number = 0
+        while not self._stop.wait(0.1):
+            path = paths[number % len(paths)]
+            number += 1
+            try:
+                status, tree = caller.call("GET", path)
+            except NoAnswer:
+                continue
+            if status != 200:
+                self.failures.append(f"GET {path}: {status} {tree}")
