@@ -1,9 +1,9 @@
 """Does a cluster lose or double anything while everything around it fails?
 
-`python -m bench.chaos --minutes M --seed S` starts a cluster (API, two search, two compile, one emulate, and
-three measure workers whose devices are aliases of this CPU), lets people post jobs, and strikes it with faults of
-every kind, drawn from the seed. When the time is over nothing more is done to it: it ends its jobs, is stopped
-in order, and every row, process, lock and release is looked at. Releases never leave the run.
+`python -m bench.chaos --minutes M --seed S` starts a cluster (API, two search, two compile, one emulate and
+three measure workers whose devices are aliases of this CPU), lets people post jobs, and strikes it with
+faults of every kind, drawn from the seed. When the time is over nothing more is done to it: it ends its jobs,
+is stopped in order, and every row, process, lock and release is looked at. Releases never leave the run.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Crowd:
         problem = {"op": "gemm", "n": rng.choice((48, 64, 96)), "k": rng.choice((40, 64)), "dtype": "f32"}
         body: dict[str, Any] = {
             "target": {"devices": devices},
-            "budget": {"trials": rng.randrange(3, 9)},
+            "budget": {"trials": len(devices) * rng.randrange(2, 5)},
             "priority": rng.choice((0, 0, 0, 5, -5)),
             "seed": number,
         }
