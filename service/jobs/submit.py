@@ -204,10 +204,10 @@ def _check_params(
 ) -> None:
     """Every name is a parameter of a family that will be searched, every value one of its choices."""
     device = arch_model(spot.arch) if spot.device_key is None else device_model(spot.device_key, row)
-    known: dict[str, list[Parameter]] = {}
+    known: dict[str, dict[str, Parameter]] = {}
     for family in families:
         for parameter in get_family(family).parameters(wanted.problem, device):
-            known.setdefault(parameter.name, []).append(parameter)
+            known.setdefault(parameter.name, {})[family] = parameter
     for name, values in asked.params.items():
         path = "params." + (name[:64] or '""')
         if name not in known:
@@ -215,13 +215,22 @@ def _check_params(
             allowed = f"a parameter that can be set here: {listed}"
             given = list(values) if len(values) > 1 else values[0]
             raise FieldError(path, given, allowed, nearest_name(name, tuple(known)))
-        choices = [choice for parameter in known[name] for choice in parameter.choices]
+        choices = [choice for parameter in known[name].values() for choice in parameter.choices]
         for value in values:
             if not any(type(value) is type(choice) and value == choice for choice in choices):
-                listed = ", ".join(map(str, choices))
-                why = next((w for parameter in known[name] if (w := parameter.why_left_out(value))), "")
-                allowed = f"one of {listed} for {wanted.path}" + (f" (left out: {why})" if why else "")
+                left_out = [parameter.why_left_out(value) for parameter in known[name].values()]
+                why = next(filter(None, left_out), "")
+                allowed = f"one of {_listed(known[name])} for {wanted.path}"
+                allowed += f" (left out: {why})" if why else ""
                 raise FieldError(path, value, allowed, _near(value, choices))
+
+
+def _listed(parameters: Mapping[str, Parameter]) -> str:
+    """The choices of a parameter, family by family where they differ."""
+    texts = {family: ", ".join(map(str, one.choices)) for family, one in parameters.items()}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{text} ({family})" for family, text in texts.items())
 
 
 def _near(value: object, choices: Sequence[object]) -> object:

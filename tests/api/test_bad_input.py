@@ -390,3 +390,14 @@ def test_a_dtype_that_only_gpus_have_is_hinted_at_an_arch(client: TestClient) ->
     assert "target.arch (--arch) sm_80" in told["detail"]
     body["problem"] = {**INT8, "dtype": "f64"}
     assert "--arch" not in problem(client.post("/v1/jobs", json=body), 422)["detail"]
+
+
+def test_choices_of_a_parameter_are_told_family_by_family(client: TestClient) -> None:
+    problem = {"op": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "f16"}
+    body = {"problem": problem, "target": {"arch": "sm_90a"}, "params": {"stages": [99]}}
+    allowed = client.post("/v1/jobs", json=body).json()["allowed"]
+    for family in ("gemm_sm90", "gemm_sm80", "gemm_sm70"):
+        assert f"({family})" in allowed
+    body["params"] = {"bk": [7]}
+    body["families"] = ["gemm_sm80"]
+    assert client.post("/v1/jobs", json=body).json()["allowed"] == "one of 16, 32, 64 for problem"
