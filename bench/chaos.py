@@ -142,7 +142,11 @@ class Outcome:
             for kind in FAULTS
         ]
         hits = [{"kind": "hit", **hit} for hit in self.storm.hits]
-        return [*kinds, *hits, *({"kind": "wrong", "text": text} for text in self.sentences())]
+        ends = [
+            {"kind": "end", "of": of, "state": state, "reason": reason, "count": count}
+            for (of, state, reason), count in sorted(self.found.ends.items())
+        ]
+        return [*kinds, *hits, *ends, *({"kind": "wrong", "text": text} for text in self.sentences())]
 
 
 def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from rooftile import Client, Gemm
+from rooftile.cache import ArtifactCache
 from rooftile.errors import RooftileError
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from bench.chaotic.cluster import Cluster
-from bench.chaotic.process import processes_with
+from bench.chaotic.process import processes_of
 from bench.chaotic.work import Posted
 from service.store import artifacts, workers
 from service.store.enums import EventKind, JobState, ReleaseState, TrialState, Winner
@@ -38,6 +40,8 @@ class Findings:
     trials_double: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     releases_wrong: list[str] = field(default_factory=list)
+    ends: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """How jobs and trials ended: what, state, reason."""
     jobs: int = 0
     trials: int = 0
     releases: int = 0
@@ -56,6 +60,7 @@ def audit_store(s: Session, posted: Sequence[Posted], found: Findings) -> None:
         found.jobs_unexplained.append(f"job {number} was made, and nobody was told")
     found.jobs = len(known)
     for job in known.values():
+        found.ends["job", str(job.state), str(job.reason or "")] += 1
         _audit_job(s, job, found)
     answers: dict[int, int] = {}
     query = select(Event.subject_id, Event.source, Event.to).where(Event.kind == EventKind.TRIAL)
@@ -65,6 +70,7 @@ def audit_store(s: Session, posted: Sequence[Posted], found: Findings) -> None:
     keys: set[tuple[int, str]] = set()
     for trial in s.scalars(select(Trial).order_by(Trial.id)):
         found.trials += 1
+        found.ends["trial", str(trial.state), str(trial.reason or "")] += 1
         name = f"trial {trial.id} of job {trial.job_id}"
         if trial.state not in _ANSWERED:
             found.trials_lost.append(f"{name} is {trial.state} though its job has ended")
@@ -88,6 +94,11 @@ def _audit_job(s: Session, job: Job, found: Findings) -> None:
             found.jobs_unexplained.append(f"job {job.id}: problem {row.id} is still {row.state}")
         elif job.state is not JobState.CANCELLED and not (row.reason or row.message):
             found.jobs_unexplained.append(f"job {job.id}: problem {row.id} does not say how it ended")
+        tried = s.scalar(select(func.count()).where(Trial.job_problem_id == row.id)) or 0
+        if row.budget_trials is not None and tried > row.budget_trials:
+            found.trials_double.append(
+                f"job {job.id}: problem {row.id} has {tried} trials, and {row.budget_trials} were asked for"
+            )
 
 
 def audit_leases(s: Session, found: Findings) -> None:
@@ -104,7 +115,7 @@ def audit_leases(s: Session, found: Findings) -> None:
 
 def audit_host(cluster: Cluster, found: Findings) -> None:
     """Processes and locks, once every worker has ended in order."""
-    for pid in processes_with(cluster.mark):
+    for pid in processes_of(cluster.mark, [process.home for process in cluster.processes]):
         command = Path(f"/proc/{pid}/cmdline")
         try:
             shown = command.read_bytes().replace(b"\0", b" ").decode(errors="replace")[:120]
@@ -112,7 +123,7 @@ def audit_host(cluster: Cluster, found: Findings) -> None:
             continue
         found.orphans.append(f"process {pid} is left: {shown}")
     for folder in cluster.locks:
-        for path in folder.glob("*.lock") if folder.is_dir() else ():
+        for path in folder.iterdir() if folder.is_dir() else ():
             descriptor = os.open(path, os.O_RDWR)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +147,8 @@ def audit_releases(cluster: Cluster, found: Findings) -> None:
         wanted = select(Problem.key, Problem.spec).where(Problem.key.in_(specs.values()))
         problems = {row.key: row.spec for row in s.execute(wanted)}
     found.releases = len(rows)
-    client = Client(cluster.url, cluster.token)
+    # Kernels of aliases stay in the run: never in the cache of who runs it.
+    client = Client(cluster.url, cluster.token, cache=ArtifactCache(cluster.folder / "client"))
     rng = np.random.default_rng(1)
     for row in rows:
         spec = problems[specs[row.id]]

@@ -144,13 +144,16 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def processes_with(mark: str) -> list[int]:
-    """Processes in whose environment `mark` stands, this one not among them."""
+def processes_of(mark: str, homes: Sequence[Path]) -> list[int]:
+    """Processes in whose environment `mark` stands or that work below one of `homes` (some are given an
+    environment of their own), this one not among them."""
+    inside = tuple(str(home) for home in homes)
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
             try:
-                if mark.encode() in (folder / "environ").read_bytes():
+                marked = mark.encode() in (folder / "environ").read_bytes()
+                if marked or str((folder / "cwd").readlink()).startswith(inside):
                     found.append(int(folder.name))
             except OSError:
                 continue
