@@ -17,12 +17,13 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from rooftile.errors import MISSING, FieldError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from service.api.errors import (
     PROBLEM_JSON,
     ApiError,
+    BadBodyError,
     BadFieldError,
     ConflictError,
     NotFoundError,
@@ -140,6 +141,11 @@ class _Handlers:
         return self.answer(request, problem(500, "internal", detail), {})
 
 
+async def _gone(_request: Request, _error: Exception) -> Response:
+    """Who went away before the body was whole reads no answer; that is no fault of ours, and not logged."""
+    return respond(BadBodyError("The body ended early.", field="body", allowed="the whole body"))
+
+
 def _of_http(request: Request, error: HTTPException, headers: dict[str, str]) -> dict[str, Any]:
     """What Starlette says of an unknown path or a method that is not possible there."""
     path = request.url.path
@@ -175,6 +181,7 @@ def install(app: FastAPI, as_page: AsPage) -> None:
     handlers = _Handlers(as_page)
     for kind in (ApiError, FieldError, store_errors.StoreError, job_errors.JobError):
         app.add_exception_handler(kind, handlers.known)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(HTTPException, handlers.http)
     app.add_exception_handler(RequestValidationError, handlers.validation)
     app.add_exception_handler(Exception, handlers.unexpected)

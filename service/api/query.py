@@ -1,6 +1,7 @@
 """Which query parameters does an endpoint of /v1 take? Another one, or one that comes twice, is refused.
 
 Ignored, `?limt=5` would give another page than was asked for, and of `?state=done&state=failed` one half.
+The same holds of a header that has one meaning: a proxy may have looked at the other one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,28 @@ from rooftile.problem import nearest_name
 from starlette.requests import Request
 
 from service.api.errors import BadFieldError
+
+
+_ONCE = frozenset(
+    name.lower().encode()
+    for name in (
+        "Authorization",
+        "Content-Encoding",
+        "Content-Type",
+        "Idempotency-Key",
+        "Last-Event-ID",
+        "X-CSRF-Token",
+    )
+)
+
+
+def check_headers(request: Request) -> None:
+    """BadFieldError for a header that comes twice and may not."""
+    given = [name for name, _ in request.scope["headers"] if name in _ONCE]
+    if len(set(given)) == len(given):
+        return
+    twice = max(given, key=given.count).decode("ascii").title()
+    raise BadFieldError(f"{twice}: the header comes twice.", field=twice, allowed="once at most")
 
 
 def check_query(request: Request) -> None:
