@@ -15,7 +15,6 @@ from starlette.requests import Request
 
 from service.api.errors import BadFieldError
 
-
 _ONCE = frozenset(
     name.lower().encode()
     for name in (
