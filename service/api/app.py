@@ -42,8 +42,11 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
-        yield
-        state.stopping.set()
+        with state.tail.listening(state.index.told):
+            state.tail.start()
+            yield
+            state.stopping.set()
+            state.tail.join()
         state.doorbell.close()
         database.close()
 
@@ -54,6 +57,8 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
         # Their pages load scripts from elsewhere; no request of ours leaves the host.
         docs_url=None,
         redoc_url=None,
+        # The redirect would lead to whatever host the request names.
+        redirect_slashes=False,
         lifespan=lifespan,
         separate_input_output_schemas=False,
         middleware=[

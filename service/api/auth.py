@@ -14,19 +14,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Depends
+from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from service.api.errors import ForbiddenError, UnauthorizedError
-from service.api.query import check_query
+from service.api.query import check_headers, check_query
 from service.api.state import AppState, state_of
 from service.store import logins, tokens
 from service.store.enums import Scope
+from service.store.records import TokenRecord
 
 COOKIE = "rooftile_session"
 CSRF_HEADER = "X-CSRF-Token"
 CSRF_FIELD = "csrf"
 REALM = 'Bearer realm="rooftile"'
 _MAX_TOKEN = 512
+KNOWN_S = 1.0
+"""For a lookup a token is asked for so often at most: a revoked one may look up for so long still."""
+_MOST_KNOWN = 10_000
 _TOUCH_EVERY_S = 60.0
 
 _HOLDS: dict[Scope, frozenset[Scope]] = {
@@ -90,11 +95,20 @@ def _of_token(state: AppState, header: str) -> Principal:
     clear = clear.strip()
     if kind.lower() != "bearer" or not clear or len(clear) > _MAX_TOKEN or not clear.isascii():
         raise _unauthorized("The Authorization header has to be `Bearer TOKEN`.", "invalid_request")
+    hashed, asked_s = tokens.digest(clear), time.monotonic()
     with state.database.read() as s:
         token = tokens.check(s, clear)
     if token is None:
+        state.known_tokens.pop(hashed, None)
         raise _unauthorized("This token is unknown, expired or revoked.", "invalid_token")
+    if len(state.known_tokens) >= _MOST_KNOWN:
+        state.known_tokens.clear()
+    state.known_tokens[hashed] = (token, asked_s + KNOWN_S)
     _touch(state, token.id)
+    return _principal(token)
+
+
+def _principal(token: TokenRecord) -> Principal:
     return Principal(
         owner=f"token:{token.id}", scopes=widen(token.scopes), token_id=token.id, session_id=None, csrf=None
     )
@@ -143,16 +157,32 @@ def require(scope: Scope) -> Callable[[Request], Principal]:
     """Dependency of a /v1 endpoint: the principal, who has this scope and asks by parameters there are."""
 
     def dependency(request: Request) -> Principal:
-        principal = identify(request)
-        if principal is None:
-            raise _unauthorized("This needs a bearer token.")
-        if request.method not in ("GET", "HEAD"):
-            check_csrf(principal, request.headers.get(CSRF_HEADER))
-        check_scope(principal, scope)
-        check_query(request)
-        return principal
+        return _checked(request, identify(request), scope)
 
     return dependency
+
+
+async def admit(request: Request, scope: Scope) -> Principal:
+    """As the dependency of `require`, for a lookup on the event loop: a token that was asked for a moment ago
+    costs neither a thread nor a query."""
+    header = request.headers.get("authorization")
+    known = None
+    if header is not None and header[:7].lower() == "bearer ":
+        known = state_of(request).known_tokens.get(tokens.digest(header[7:].strip()))
+    if known is not None and time.monotonic() < known[1]:
+        return _checked(request, _principal(known[0]), scope)
+    return _checked(request, await run_in_threadpool(identify, request), scope)
+
+
+def _checked(request: Request, principal: Principal | None, scope: Scope) -> Principal:
+    if principal is None:
+        raise _unauthorized("This needs a bearer token.")
+    if request.method not in ("GET", "HEAD"):
+        check_csrf(principal, request.headers.get(CSRF_HEADER))
+    check_scope(principal, scope)
+    check_headers(request)
+    check_query(request)
+    return principal
 
 
 def needs(scope: Scope) -> Any:

@@ -70,6 +70,12 @@ def parse_json(data: bytes) -> Any:
 
 async def json_body(request: Request) -> Any:
     """Dependency: the body of a POST, of at most MAX_BODY_BYTES (the limit is kept by a middleware)."""
+    check_media(request)
+    return parse_json(await request.body())
+
+
+def check_media(request: Request) -> None:
+    """WrongMediaError where the body is sent as anything but plain JSON."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
         raise WrongMediaError(
@@ -83,12 +89,15 @@ async def json_body(request: Request) -> Any:
         raise WrongMediaError(
             "A compressed body is not read.", field="Content-Encoding", value=coding, allowed=["identity"]
         )
-    return parse_json(await request.body())
 
 
 async def json_object(request: Request) -> dict[str, Any]:
     """Dependency: the body of a POST as a JSON object."""
-    tree = await json_body(request)
+    return an_object(await json_body(request))
+
+
+def an_object(tree: object) -> dict[str, Any]:
+    """`tree`; BadFieldError where it is something else than a JSON object."""
     if not isinstance(tree, dict):
         raise BadFieldError(
             "The body has to be a JSON object.", field="body", value=tree, allowed="an object"

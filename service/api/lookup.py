@@ -99,26 +99,32 @@ def parse_misses(body: Mapping[str, Any]) -> list[NewDemand]:
 
 def best(s: Session, question: Question) -> schemas.Best:
     """The answer. FieldError only where `auto` could mean several devices."""
+    return best_of(s, question)[0]
+
+
+def best_of(s: Session, question: Question) -> tuple[schemas.Best, ReleaseRecord | None]:
+    """The answer, and the release that alone it stands on; None where it hangs on more than that."""
     problem = question.problem
     device = auto_device(s, "device") if question.device == AUTO else question.device
     if device is None:
         reason = "No device is known to this service, so auto means none; name the device's key."
-        return _nothing(question, None, {"cache": question.cache, "launch": question.launch}, "none", reason)
+        asked = {"cache": question.cache, "launch": question.launch}
+        return _nothing(question, None, asked, "none", reason), None
     policy = resolve_policy(question.cache, question.launch, device)
     if problem.empty:
         reason = "A size is 0: there is nothing to tune, and the client gives the empty result or beta*C."
-        return _nothing(question, device, policy, "baseline", reason)
+        return _nothing(question, device, policy, "baseline", reason), None
     row = releases.best(s, problem.key, device, policy_key(policy))
     if row is None:
-        return _nothing(question, device, policy, "none", _why_none(s, problem, device, policy))
+        return _nothing(question, device, policy, "none", _why_none(s, problem, device, policy)), None
+    alone = row if question.device != AUTO else None  # which device auto means may change
     if row.winner is Winner.BASELINE:
-        return _answer(
-            row, "baseline", row.reason or "The vendor's kernel won the race; the client calls it."
-        )
+        reason = row.reason or "The vendor's kernel won the race; the client calls it."
+        return _answer(row, "baseline", reason), alone
     newer = _newer_toolchain(s, row)
     if newer is not None:
-        return _answer(row, "stale", newer)
-    return _answer(row, "exact", row.reason or "Tuned, raced and served for exactly this.")
+        return _answer(row, "stale", newer), alone
+    return _answer(row, "exact", row.reason or "Tuned, raced and served for exactly this."), alone
 
 
 def _answer(row: ReleaseRecord, level: str, reason: str) -> schemas.Best:

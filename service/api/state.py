@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 import anyio
 from starlette.requests import HTTPConnection
 
+from service.api.index import ReleaseIndex
+from service.api.tail import Tail
 from service.bus import Doorbell
 from service.settings import Settings
 from service.store.database import Database
+from service.store.records import TokenRecord
 
 # Threads that streams may use for their polls, apart from the threads of ordinary requests: however
 # many streams are open, and however slow the database is, /healthz still finds a thread.
@@ -30,7 +33,15 @@ class AppState:
     """Set when the server shuts down: streams end by themselves, so that the port is free at once."""
     touched: dict[int, float] = field(default_factory=dict)
     """When each token's use was last written down, by the monotonic clock."""
+    known_tokens: dict[str, tuple[TokenRecord, float]] = field(default_factory=dict)
+    """Tokens by their hash, as the database had them, and until when (monotonic) they are taken for that."""
     stream_limiter: anyio.CapacityLimiter | None = None
+    tail: Tail = field(init=False)
+    index: ReleaseIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tail = Tail(self.database, self.stopping)
+        self.index = ReleaseIndex(self.database, self.tail)
 
     def limiter(self) -> anyio.CapacityLimiter:
         """Made in the running loop, which a CapacityLimiter belongs to."""

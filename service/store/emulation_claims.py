@@ -180,8 +180,10 @@ def _let_go(s: Session, row: Emulation) -> None:
             ended = {"stage": Stage.DONE, "finished_at": now, **ends.FREE}
             moves.transition(s, trial, TrialState.RANKED, columns=ended, at=now)
     spoken_for = select(Trial.id).where(_of(row))
-    unproven = update(Release).where(Release.unproven.is_(True), Release.trial_id.in_(spoken_for))
-    changed(s, unproven.values(unproven=False))
+    unproven = select(Release).where(Release.unproven.is_(True), Release.trial_id.in_(spoken_for))
+    for release in s.scalars(unproven.with_for_update(key_share=True)).all():
+        release.unproven = False
+        moves.stayed(s, release, "proven")  # clients and indexes learn it as any other change
 
 
 def _waits_for_its_own(s: Session, row: Emulation, trial: Trial) -> bool:

@@ -8,6 +8,7 @@ drawn when that transaction commits (events.py says why).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, select
@@ -103,8 +104,11 @@ def publish(s: Session, release_id: int, reason: str = "", *, over_pin: bool = F
 def set_unproven(s: Session, release_id: int, unproven: bool) -> ReleaseRecord:
     """Says whether an emulated verdict is missing that its family needs."""
     row = _lock(s, release_id)
-    row.unproven = unproven
-    s.flush()
+    if row.unproven != unproven:
+        row.unproven = unproven
+        s.flush()
+        # what is shown of it changed, so whoever keeps a copy has to hear of it
+        moves.stayed(s, row, "unproven" if unproven else "proven")
     return _with_problem(s, row)
 
 
@@ -133,6 +137,12 @@ def pin(s: Session, release_id: int, pinned: bool, reason: str = "") -> ReleaseR
 
 def get(s: Session, release_id: int) -> ReleaseRecord | None:
     return _one(s, _releases().where(Release.id == release_id))
+
+
+def lines(s: Session, release_ids: Sequence[int]) -> list[tuple[str, str, str]]:
+    """(problem key, device key, policy key) of each of these releases."""
+    query = select(Release.problem_key, Release.device_key, Release.policy_key)
+    return [(row[0], row[1], row[2]) for row in s.execute(query.where(Release.id.in_(release_ids)))]
 
 
 def newest_trial(s: Session, device_key: str, policy_key: str) -> int | None:

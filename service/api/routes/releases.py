@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
+from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.orm import Session
 from starlette.requests import Request
+from starlette.responses import Response
 
 from service.api import lookup, render, schemas
-from service.api.auth import needs
-from service.api.body import json_object
+from service.api.auth import admit, needs
+from service.api.body import an_object, check_media, parse_json
 from service.api.openapi import errors, request_body
 from service.api.routes.params import MAX_ID, IdPath, Sha256Path, absent, plain, row_id, sha256
 from service.api.state import state_of
@@ -45,16 +47,35 @@ _BEST_EXAMPLE = {
 
 @router.post(
     "/v1/best",
-    dependencies=[needs(Scope.READ)],
     responses=errors(body=True),
     response_model=schemas.Best,
     openapi_extra=request_body(_BEST_BODY, _BEST_EXAMPLE),
 )
-def post_best(request: Request, body: Annotated[dict[str, Any], Depends(json_object)]) -> schemas.Best:
+async def post_best(request: Request) -> Response:
     """The kernel to use for a problem on a device: always 200, with a level and the reason for it."""
-    wanted = lookup.parse(body)
-    with state_of(request).database.read() as s:
-        return lookup.best(s, wanted)
+    # By far the most frequent request, and always the same ones: no thread and no query where it was
+    # answered before and nothing has changed.
+    await admit(request, Scope.READ)
+    check_media(request)
+    body = await request.body()
+    index = state_of(request).index
+    answer = index.answer(body)
+    if answer is None:
+        answer = await run_in_threadpool(_look_up, request, body)
+    return Response(answer, media_type="application/json")
+
+
+def _look_up(request: Request, body: bytes) -> bytes:
+    state = state_of(request)
+    wanted = lookup.parse(an_object(parse_json(body)))
+    epoch = state.index.epoch()
+    with state.database.read() as s:
+        best, row = lookup.best_of(s, wanted)
+    answer = best.model_dump_json().encode()
+    if row is not None:
+        key = (row.problem_key, row.device_key, row.policy_key)
+        state.index.keep(body, key, epoch, answer, family=row.family, toolchain_key=row.toolchain_key)
+    return answer
 
 
 @router.get(
@@ -125,6 +146,7 @@ def _steer(request: Request, release_id: str, decide: Decide) -> schemas.Release
         row = releases.get(s, number)
     if row is None:
         raise absent("release", number)
+    state_of(request).index.forget([(row.problem_key, row.device_key, row.policy_key)])
     return render.release(row)
 
 
