@@ -19,7 +19,7 @@ from service import periods
 from service.host import host_name
 from service.jobs import lifecycle, racing, ranking, searching
 from service.jobs.errors import NoLegalSchedule
-from service.jobs.proposing import Proposer
+from service.jobs.proposing import Ask, Proposer
 from service.jobs.step import Question, Step, Write
 from service.store import jobs, leases, trials
 from service.store.database import Database
@@ -116,20 +116,21 @@ def _ask(db: Database, job_id: int, proposer: Proposer, owner: str) -> bool:
     """Take the lease, ask with no session open, and write the answer if the lease is still ours."""
     name = leases.job_lease(job_id)
 
-    def take(s: Session) -> Question | bool:
+    def take(s: Session) -> tuple[Question, Ask] | bool:
         if leases.acquire(s, name, owner, periods.job_lease_s()) is None:
             return False
         step = look(s, job_id)
         if isinstance(step, Question):
-            return step
+            return step, step.ask(s)
         leases.release(s, name, owner)
         return step is not None
 
-    question = db.run(take)
-    if isinstance(question, bool):
-        return question
+    taken = db.run(take)
+    if isinstance(taken, bool):
+        return taken
+    question, ask = taken
     try:
-        proposals = proposer.propose(question.ask)
+        proposals = proposer.propose(ask)
     except NoLegalSchedule as error:
         sentence = f"{error}."
         return db.run(lambda s: _no_space(s, job_id, question, owner, sentence))
@@ -142,7 +143,7 @@ def _ask(db: Database, job_id: int, proposer: Proposer, owner: str) -> bool:
             return False
         row = jobs.problem(s, question.job_problem_id)
         if row is not None and row.state is JobProblemState.SEARCHING and _running(s, job_id):
-            searching.write(s, row.id, question.ask.n, proposals)
+            searching.write(s, row.id, question.n, proposals)
         leases.release(s, name, owner)
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.store.enums import JobProblemReason, TrialState
-from service.store.records import JobProblemRecord, JobRecord, Spent, TrialRecord
+from service.store.records import JobProblemRecord, JobRecord, Spent, TrialProgress
 
 # Entrants of a full race: four finalists, default, incumbent, twin, Baseline.
 RACERS = 8
@@ -79,7 +79,7 @@ def trials_left(row: JobProblemRecord, spent: Spent) -> int | None:
     return None if row.budget_trials is None else max(0, row.budget_trials - spent.trials)
 
 
-def converged(finished: Sequence[TrialRecord], budget_trials: int | None) -> bool:
+def converged(finished: Sequence[TrialProgress], budget_trials: int | None) -> bool:
     """Whether the last trials brought no gain over 1 %; `finished` in the order in which they ended."""
     timed = sum(1 for row in finished if row.state in TIMED)
     patience = max(PATIENCE_TRIALS, int(PATIENCE_SHARE * (budget_trials or len(finished))))
@@ -90,6 +90,6 @@ def converged(finished: Sequence[TrialRecord], budget_trials: int | None) -> boo
     return before is not None and now is not None and before <= now * (1 + GAIN_LEAST)
 
 
-def _best(rows: Sequence[TrialRecord]) -> float | None:
+def _best(rows: Sequence[TrialProgress]) -> float | None:
     times = [row.time_us for row in rows if row.state is TrialState.MEASURED and row.time_us is not None]
     return min(times, default=None)

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from service.jobs import history
 from service.jobs.ending import end_search, fail_device
+from service.jobs.history import History
 from service.jobs.step import Step, Write
 from service.store import events, jobs, races, releases, trials
 from service.store.enums import EntrantRole, JobProblemReason, RaceState, TrialReason, TrialState
@@ -20,12 +22,11 @@ from service.store.records import (
     JobProblemRecord,
     JobRecord,
     NewEntrant,
-    OutcomeCount,
     RaceRecord,
-    Spent,
+    TrialProgress,
     TrialRecord,
 )
-from service.store.transitions import RACE_OPEN, TRIAL_OPEN
+from service.store.transitions import RACE_OPEN
 
 SUSPECT_AFTER = 5
 # Without any schedule that is known to run on the device there is no canary.
@@ -53,9 +54,7 @@ def waiting(row: JobProblemRecord) -> bool:
     return row.search.get("canary") is not None
 
 
-def step(
-    s: Session, job: JobRecord, row: JobProblemRecord, counts: Sequence[OutcomeCount], spent: Spent
-) -> Step | None:
+def step(s: Session, job: JobRecord, row: JobProblemRecord, known: History) -> Step | None:
     """Send a canary, judge one, or give up; None while there is nothing to suspect."""
     if waiting(row):
         race = races.get(s, int(row.search["canary"]))
@@ -64,30 +63,24 @@ def step(
         return None
     if row.device_key is None:
         return None
-    failed = sum(one.count for one in counts if one.reason in SUSPICIOUS)
-    if failed < SUSPECT_AFTER:
-        return None
-    streak = _streak(trials.of_problem(s, row.id), int(row.search.get("cleared", 0)))
+    streak = _streak(known.finished, int(row.search.get("cleared", 0)))
     if streak < SUSPECT_AFTER:
         return None
-    known = _known_good(s, job, row)
-    if known is None:
+    good = _known_good(s, job, row)
+    if good is None:
         if streak >= GIVE_UP_AFTER:
             reason = JobProblemReason.NO_PASSING_TRIAL
             return Write("give up", lambda w: end_search(w, job, row, reason))
         return None
     if int(row.search.get("canaries", 0)) >= CANARIES_MOST:
         return Write("give up", lambda w: _give_up(w, job, row))
-    return Write("send canary", lambda w: _send(w, job, row, known, spent))
+    return Write("send canary", lambda w: _send(w, job, row, good, known.spent.trials))
 
 
-def _streak(rows: Sequence[TrialRecord], cleared: int) -> int:
+def _streak(finished: Sequence[TrialProgress], cleared: int) -> int:
     """Suspicious failures at the end of what has finished, later than what a canary has cleared."""
-    ended = [r for r in rows if r.state not in TRIAL_OPEN and r.state is not TrialState.CANCELLED]
-    ended = [r for r in ended if r.finished_at is not None]
-    ended.sort(key=lambda r: (r.finished_at, r.id), reverse=True)
     count = 0
-    for row in ended[: max(0, len(ended) - cleared)]:
+    for row in reversed(finished[cleared:]):
         if row.reason not in SUSPICIOUS:
             break
         count += 1
@@ -104,14 +97,12 @@ def _known_good(s: Session, job: JobRecord, row: JobProblemRecord) -> TrialRecor
     return None if served is None else trials.get(s, served)
 
 
-def _send(s: Session, job: JobRecord, row: JobProblemRecord, known: TrialRecord, spent: Spent) -> None:
-    race = races.create(
-        s, row.id, [NewEntrant("canary", EntrantRole.CANARY, known.id)], job.policy, row.seed
-    )
+def _send(s: Session, job: JobRecord, row: JobProblemRecord, known: TrialRecord, count: int) -> None:
+    race = races.create(s, row.id, [NewEntrant("canary", EntrantRole.CANARY, known.id)], job.policy, row.seed)
     search = {**row.search, "canary": race.id, "canary_us": known.time_us}
     search["canaries"] = int(row.search.get("canaries", 0)) + 1
     jobs.remember(s, row.id, search)
-    told = {"job_problem_id": row.id, "race_id": race.id, "trial_id": known.id, "trials": spent.trials}
+    told = {"job_problem_id": row.id, "race_id": race.id, "trial_id": known.id, "trials": count}
     events.note(s, job.id, "canary", told)
 
 
@@ -119,9 +110,8 @@ def _judge(s: Session, job: JobRecord, row: JobProblemRecord, race: RaceRecord |
     fault = _fault(row, race)
     search = {**row.search, "canary": None}
     if fault is None:
-        rows = trials.of_problem(s, row.id)
-        ended = [r for r in rows if r.state not in TRIAL_OPEN and r.state is not TrialState.CANCELLED]
-        jobs.remember(s, row.id, {**search, "cleared": len(ended)})
+        cleared = len(history.of_problem(s, job.id, row.id).finished)
+        jobs.remember(s, row.id, {**search, "cleared": cleared})
         return
     jobs.remember(s, row.id, search)
     sentence = (

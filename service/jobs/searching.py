@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rooftile.problem import parse_problem
 from sqlalchemy.orm import Session
 
 from search_space.schedule import Schedule
-from service.jobs import budgets, canary
+from service.jobs import budgets, canary, history
 from service.jobs.ending import end_search
-from service.jobs.proposing import Ask, Proposal, Tried
+from service.jobs.history import History
+from service.jobs.proposing import Ask, Proposal
 from service.jobs.step import Question, Step, Write
 from service.jobs.submit import DEFAULT_TRIALS
 from service.jobs.target import arch_model, device_model
 from service.store import devices, jobs, quarantines, trials
 from service.store.enums import JobProblemReason, TrialReason, TrialState
-from service.store.records import JobProblemRecord, JobRecord, NewTrial, OutcomeCount, TrialRecord
+from service.store.records import JobProblemRecord, JobRecord, NewTrial, OutcomeCount
 from service.store.transitions import TRIAL_OPEN
 
 # Compiles run ahead of the device by this many trials; asked for again when half of them are done, so that
@@ -29,15 +28,11 @@ LOW_WATER = 4
 # With its seconds gone and no time measured yet, the default in flight may still end.
 FIRST_TRIAL_GRACE_S = 20.0
 
-_NEVER = datetime.min.replace(tzinfo=UTC)
-_parsed: OrderedDict[str, Schedule] = OrderedDict()
-_PARSED_MOST = 4096
-
 
 def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
     """End the search, question the device, ask for proposals, or nothing for now."""
-    spent = trials.spent(s, row.id)
-    counts = trials.counts(s, job_problem_id=row.id)
+    known = history.of_problem(s, job.id, row.id)
+    spent, counts = known.spent, known.counts
     timed = _timed(counts)
     stop = budgets.stop_reason(job, row, spent, timed)
     if stop is JobProblemReason.BUDGET_SECONDS and timed == 0 and spent.open_trials > 0:
@@ -49,7 +44,7 @@ def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
         return _end(job, row, stop)
     if _no_compiler(counts):
         return _end(job, row, JobProblemReason.COMPILER_MISSING)
-    suspicion = canary.step(s, job, row, counts, spent)
+    suspicion = canary.step(s, job, row, known)
     if suspicion is not None:
         return suspicion
     if canary.waiting(row):
@@ -59,12 +54,11 @@ def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
     left = budgets.trials_left(row, spent)
     if spent.open_trials > LOW_WATER or left == 0:
         return None
-    everything = trials.of_problem(s, row.id)
-    finished = in_finishing_order(everything)
-    if job.options.get("early_stop", True) and budgets.converged(finished, row.budget_trials):
+    if job.options.get("early_stop", True) and budgets.converged(known.finished, row.budget_trials):
         return _end(job, row, JobProblemReason.CONVERGED)
     n = IN_FLIGHT - spent.open_trials
-    return Question(row.id, _ask(s, job, row, everything, finished, n if left is None else min(n, left)))
+    wanted = n if left is None else min(n, left)
+    return Question(row.id, wanted, lambda r: _ask(r, job, row, known, wanted))
 
 
 def _end(job: JobRecord, row: JobProblemRecord, reason: JobProblemReason) -> Write:
@@ -90,24 +84,11 @@ def write(s: Session, job_problem_id: int, n: int, proposals: Sequence[Proposal]
     return len(made)
 
 
-def in_finishing_order(rows: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Trials that ended with something to learn: not those that were cancelled."""
-    ended = [r for r in rows if r.state not in TRIAL_OPEN and r.state is not TrialState.CANCELLED]
-    return sorted(ended, key=lambda r: (r.finished_at or _NEVER, r.id))
-
-
-def _ask(
-    s: Session,
-    job: JobRecord,
-    row: JobProblemRecord,
-    everything: Sequence[TrialRecord],
-    finished: Sequence[TrialRecord],
-    n: int,
-) -> Ask:
-    known = None if row.device_key is None else devices.get(s, row.device_key)
-    device = arch_model(row.arch) if row.device_key is None else device_model(row.device_key, known)
+def _ask(s: Session, job: JobRecord, row: JobProblemRecord, known: History, n: int) -> Ask:
+    described = None if row.device_key is None else devices.get(s, row.device_key)
+    device = arch_model(row.arch) if row.device_key is None else device_model(row.device_key, described)
     families = tuple(row.search.get("families", ()))
-    skip = {r.schedule_key for r in everything if r.state is TrialState.CANCELLED}
+    skip = set(known.cancelled)
     for family in families:
         skip |= quarantines.schedule_keys(s, family, row.arch)
     return Ask(
@@ -119,30 +100,11 @@ def _ask(
         trials=row.budget_trials or DEFAULT_TRIALS,
         n=n,
         limits={name: tuple(values) for name, values in (job.options.get("params") or {}).items()},
-        done=tuple(Tried(_schedule(r), r.schedule_key, _time(r)) for r in finished),
-        in_flight=tuple(
-            Tried(_schedule(r), r.schedule_key) for r in everything if r.state in TRIAL_OPEN
-        ),
+        done=tuple(known.done),
+        in_flight=tuple(known.in_flight),
         skip=frozenset(skip),
         transfer=tuple(Schedule.from_json(one) for one in row.search.get("transfer", ())),
     )
-
-
-def _time(row: TrialRecord) -> float | None:
-    """A ranked trial has the cost model's word only; a culled one the time of its first look."""
-    if row.state is TrialState.RANKED:
-        return row.predicted_us
-    return row.time_us if row.state in budgets.TIMED else None
-
-
-def _schedule(row: TrialRecord) -> Schedule:
-    """Parsed once: the rows of a search are read again with every batch."""
-    known = _parsed.get(row.schedule_key)
-    if known is None:
-        known = _parsed[row.schedule_key] = Schedule.from_json(row.schedule)
-        if len(_parsed) > _PARSED_MOST:
-            _parsed.popitem(last=False)
-    return known
 
 
 def _timed(counts: Sequence[OutcomeCount]) -> int:

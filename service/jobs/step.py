@@ -24,7 +24,10 @@ class Question:
     """Asked with no session open; the answer is written in a transaction of its own."""
 
     job_problem_id: int
-    ask: Ask
+    n: int
+    """How many schedules are wanted."""
+    ask: Callable[[Session], Ask]
+    """Says everything that the proposer has to know; worked out once the question is really put."""
 
 
 Step: TypeAlias = Write | Question

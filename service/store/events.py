@@ -117,6 +117,16 @@ def latest_id(s: Session, job_id: int | None = None) -> int:
     return s.scalar(query) or 0
 
 
+def moved(s: Session, job_id: int, last_id: int) -> tuple[int, list[int], bool]:
+    """What a job's events after an id tell of: the newest one's id, the trials that moved, and whether a race
+    did."""
+    query = select(Event.id, Event.kind, Event.subject_id).where(Event.job_id == job_id, Event.id > last_id)
+    rows = s.execute(query).all()
+    ids = {row.subject_id for row in rows if row.kind is EventKind.TRIAL}
+    raced = any(row.kind is EventKind.RACE for row in rows)
+    return max((row.id for row in rows), default=last_id), sorted(ids), raced
+
+
 def _record(row: Event) -> EventRecord:
     return EventRecord(
         id=row.id,

@@ -82,6 +82,11 @@ def create(
     return _record(s, race)
 
 
+def device_s(s: Session, job_problem_id: int) -> float:
+    """Seconds of the device that the races of a job problem took."""
+    return s.scalar(select(func.sum(Race.device_s)).where(Race.job_problem_id == job_problem_id)) or 0.0
+
+
 def waits(s: Session, device_key: str) -> bool:
     """Whether claim would find something; cheap, for a read session."""
     return devices.in_service(s, device_key) and bool(s.scalar(select(_waiting(device_key).exists())))

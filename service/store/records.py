@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from .enums import (
     ArtifactKind,
@@ -42,6 +42,15 @@ ClaimId: TypeAlias = tuple[int, int]
 """(trial id or race id, attempt): the fencing number that each completion carries."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialToolchain:
+    """By which toolchain a timed trial was built."""
+
+    trial_id: int
+    job_id: int
+    toolchain_key: str | None
 
 
 @dataclass(frozen=True)
@@ -475,6 +484,21 @@ class OutcomeCount:
     state: TrialState
     reason: TrialReason | None
     count: int
+
+
+class TrialProgress(NamedTuple):
+    """What the search has to know of a trial."""
+
+    id: int
+    schedule: Json
+    schedule_key: str
+    state: TrialState
+    reason: TrialReason | None
+    time_us: float | None
+    predicted_us: float | None
+    compile_s: float | None
+    device_s: float | None
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True)

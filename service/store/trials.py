@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, undefer
 
-from . import clock, emulations, jobs, moves
+from . import clock, emulations, jobs, moves, races
 from .claims import (
     claim_compile,
     claim_measure,
@@ -27,8 +27,17 @@ from .ends import cancel_open, fail
 from .enums import JobProblemState, Stage, TrialState
 from .errors import NotFound
 from .evidence import measurement_record, verdict_record
-from .models import JobProblem, Measurement, Problem, Race, Trial, Verdict
-from .records import NewTrial, OutcomeCount, Page, Spent, TrialDetail, TrialRecord
+from .models import JobProblem, Measurement, Problem, Trial, Verdict
+from .records import (
+    NewTrial,
+    OutcomeCount,
+    Page,
+    Spent,
+    TrialDetail,
+    TrialProgress,
+    TrialRecord,
+    TrialToolchain,
+)
 from .rows import trial_record
 from .sql import usable
 from .transitions import JOB, TRIAL_OPEN, final
@@ -48,16 +57,22 @@ __all__ = [
     "finish_measure",
     "get",
     "in_flight",
+    "lines",
     "listing",
     "measure_waits",
     "of_problem",
+    "progress",
     "propose",
     "ranked",
     "release",
     "renew",
     "spent",
+    "toolchains",
     "top",
 ]
+
+TIMED = (TrialState.MEASURED, TrialState.CULLED)
+"""States of a trial that was timed."""
 
 
 def propose(s: Session, job_problem_id: int, new: Sequence[NewTrial]) -> list[TrialRecord]:
@@ -142,11 +157,24 @@ def detail(s: Session, trial_id: int) -> TrialDetail | None:
 def of_problem(
     s: Session, job_problem_id: int, states: Sequence[TrialState] | None = None
 ) -> list[TrialRecord]:
-    """All trials of a job problem by number: what the search is fed with."""
+    """All trials of a job problem by number."""
     query = select(Trial).where(Trial.job_problem_id == job_problem_id).order_by(Trial.number)
     if states is not None:
         query = query.where(Trial.state.in_(states))
     return [trial_record(row) for row in s.scalars(query)]
+
+
+def progress(s: Session, job_problem_id: int, ids: Sequence[int] | None = None) -> list[TrialProgress]:
+    """What the search has to know of the trials of a job problem, by number; of those with these ids where
+    some are given."""
+    columns = (
+        Trial.id, Trial.schedule, Trial.schedule_key, Trial.state, Trial.reason, Trial.time_us,
+        Trial.predicted_us, Trial.compile_s, Trial.device_s, Trial.finished_at,
+    )  # fmt: skip
+    query = select(*columns).where(Trial.job_problem_id == job_problem_id).order_by(Trial.number)
+    if ids is not None:
+        query = query.where(Trial.id.in_(ids))
+    return [TrialProgress(*row) for row in s.execute(query)]
 
 
 def in_flight(s: Session, job_problem_id: int) -> int:
@@ -206,12 +234,11 @@ def spent(s: Session, job_problem_id: int) -> Spent:
             func.sum(Trial.device_s),
         ).where(Trial.job_problem_id == job_problem_id)
     ).one()
-    raced = s.scalar(select(func.sum(Race.device_s)).where(Race.job_problem_id == job_problem_id))
     return Spent(
         trials=total,
         open_trials=in_flight(s, job_problem_id),
         compile_s=compile_s or 0.0,
-        device_s=(device_s or 0.0) + (raced or 0.0),
+        device_s=(device_s or 0.0) + races.device_s(s, job_problem_id),
     )
 
 
@@ -273,3 +300,18 @@ def _promotable() -> ColumnElement[bool]:
         (Trial.state == TrialState.MEASURED) & Trial.contended.is_(False) & usable(Trial.time_us)
     )
     return promotable
+
+
+def toolchains(s: Session, device_key: str, family: str, limit: int) -> list[TrialToolchain]:
+    """Which toolchains the newest timed trials of a family on a device were built by, newest first."""
+    query = select(Trial.id, Trial.job_id, Trial.toolchain_key).where(
+        Trial.device_key == device_key, Trial.family == family, Trial.state.in_(TIMED)
+    )
+    rows = s.execute(query.order_by(Trial.id.desc()).limit(limit)).all()
+    return [TrialToolchain(*row) for row in rows]
+
+
+def lines(s: Session, ids: Sequence[int]) -> set[tuple[str, str]]:
+    """Device and family of these trials, where they have a device."""
+    query = select(Trial.device_key, Trial.family).where(Trial.id.in_(ids), Trial.device_key.is_not(None))
+    return {(device, family) for device, family in s.execute(query.distinct()).all() if device is not None}
