@@ -8,6 +8,7 @@ measurement would disturb it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -169,6 +170,8 @@ class Keeper:
                 self._guarded(self._beat)
 
     def _guarded(self, action: Callable[[], None]) -> None:
+        """Whatever goes wrong (memory that is short, too), the thread goes on: without it a worker would
+        claim and never renew, and every trial that it touches would lose its worker."""
         try:
             action()
             if self._failing:
@@ -178,6 +181,11 @@ class Keeper:
             if not self._failing:
                 self._failing = True
                 _log.warning("the database does not answer", error=str(error))
+        except Exception as error:  # noqa: BLE001 - as said above
+            if not self._failing:
+                self._failing = True
+                with contextlib.suppress(Exception):  # a log line needs memory
+                    _log.error("cannot report", exc_info=error)
 
     def _busy(self) -> bool:
         with self._lock:

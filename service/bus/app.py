@@ -10,6 +10,9 @@ from service.settings import Settings
 if TYPE_CHECKING:
     from celery import Celery
 
+BROKER_ANSWERS_S = 5.0
+BROKER_CHECK_S = 10
+
 
 def make_celery(settings: Settings) -> Celery:
     """The application of the cluster shape; `settings.broker_url` must be set."""
@@ -42,6 +45,10 @@ def make_celery(settings: Settings) -> Celery:
         broker_transport_options={
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
             "socket_connect_timeout": 1.0,
+            # A broker that vanishes without a word: who rings waits so long, and who listens finds out
+            # within BRPOP's second and twice the interval.
+            "socket_timeout": BROKER_ANSWERS_S,
+            "health_check_interval": BROKER_CHECK_S,
             "socket_keepalive": True,
         },
         worker_hijack_root_logger=False,

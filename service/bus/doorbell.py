@@ -50,10 +50,10 @@ class Doorbell:
         try:
             bell = _Bell(Kind(kind), queue_of(kind, device_key), tuple(str(arg) for arg in args))
             with self._lock:
-                if bell in self._waiting:
-                    return  # the same bell is about to ring
-                self._pending.put_nowait(bell)
-                self._waiting.add(bell)
+                if bell not in self._waiting:  # else the same bell is about to ring
+                    self._pending.put_nowait(bell)
+                    self._waiting.add(bell)
+                # A thread that died (memory was short) is followed by another, which finds what it left.
                 if self._thread is None or not self._thread.is_alive():
                     self._thread = threading.Thread(target=self._send_all, name="doorbell", daemon=True)
                     self._thread.start()

@@ -14,6 +14,7 @@ from service.bus.broker import warn_of_eviction
 from service.bus.hostgate import HostGate, interrupt_wait
 from service.bus.loop import Loop
 from service.bus.names import Kind, task_of
+from service.errors import OperationError
 from service.settings import Settings
 
 # A loop that is in the middle of a step gets this long before the process ends under it. The claim it
@@ -63,7 +64,6 @@ def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
     ended = threading.Event()
 
     def stop_worker() -> None:
-        warn_of_eviction(str(settings.broker_url))
         # A loop that was stopped from inside takes Celery with it.
         while not ended.wait(0.2):
             if loop.stopping:
@@ -71,6 +71,9 @@ def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
                 return
 
     threading.Thread(target=stop_worker, name="loop-watch", daemon=True).start()
+    threading.Thread(
+        target=warn_of_eviction, args=(str(settings.broker_url),), name="eviction", daemon=True
+    ).start()
     # solo: the task is one line, and prefork children may not have children of their own (CE-25), nor
     # leave orphans behind a time limit (CE-26). Liveness is our own heartbeat row, not Celery's (CE-13).
     worker = app.Worker(
@@ -90,3 +93,5 @@ def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
         ended.set()
         loop.stop()
         loop.join(STOP_S)
+    if worker.exitcode:  # Celery has logged why, and only says so here
+        raise OperationError(f"Celery ended with {worker.exitcode}: this worker heard no bell any more.")

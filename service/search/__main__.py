@@ -30,6 +30,9 @@ def main(gate: HostGate | None = None) -> int:
     try:
         loop = Loop(worker.step, sweep_s=settings.sweep_s, name="search")
         run_loop(loop, settings, [queue_of(Kind.SEARCH)])
+    except OperationError as error:
+        print(f"rooftile: {error}", file=sys.stderr)
+        return 1
     finally:
         heart.stop()
         heart.join(2.0)

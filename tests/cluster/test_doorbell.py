@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,10 @@ from typing import Any
 import pytest
 import redis
 
+from bench.chaotic.relay import Relay
 from service.bus import Doorbell
+from service.bus.app import BROKER_ANSWERS_S
+from service.bus.logs import setup_logs
 from service.bus.names import VISIBILITY_TIMEOUT_S
 from service.settings import Settings
 
@@ -62,6 +66,17 @@ class Worker:
 
     def wait_steps(self, count: int, seconds: float) -> bool:
         return self.wait(lambda: self.steps() >= count, seconds)
+
+
+def job_of(message: Any) -> str:
+    return str(json.loads(message)["headers"]["argsrepr"])
+
+
+def wait(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -131,6 +146,54 @@ def test_a_worker_may_start_before_its_broker(
     assert worker.wait_steps(4, 15.0)
     worker.process.send_signal(signal.SIGTERM)
     assert worker.wait(lambda: worker.process.poll() is not None, 15.0)
+
+
+def test_a_broker_that_goes_silent_holds_up_no_bell_for_long(
+    broker: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    relay = Relay("127.0.0.1", broker.port)
+    client = redis.Redis.from_url(broker.url)
+    bell = Doorbell(Settings(home=tmp_path, broker_url=f"redis://127.0.0.1:{relay.port('bell')}/0"))
+    setup_logs()
+    try:
+        bell.ring("search", 1)
+        wait(lambda: client.llen("search") == 1, 10.0)
+        relay.hold()  # nothing is closed: a firewall forgot the connection, a host was switched off
+        bell.ring("search", 2)
+        wait(lambda: "the broker does not answer" in capfd.readouterr().err, 4 * BROKER_ANSWERS_S)
+        relay.heal()
+        relay.cut()
+        bell.ring("search", 3)
+        wait(lambda: "['3']" in {job_of(text) for text in client.lrange("search", 0, -1)}, 10.0)
+    finally:
+        bell.close()
+        relay.close()
+
+
+def test_bells_of_a_thread_that_died_are_rung_by_the_next(
+    broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_of_memory(_settings: Settings) -> Any:
+        raise MemoryError
+
+    bell = Doorbell(Settings(home=tmp_path, broker_url=broker.url))
+    died = threading.Event()
+    monkeypatch.setattr("threading.excepthook", lambda _args: died.set())
+    with monkeypatch.context() as context:
+        context.setattr("service.bus.doorbell.make_celery", short_of_memory)
+        bell.ring("search", 1)
+        assert died.wait(5.0)
+    wait(lambda: "doorbell" not in {thread.name for thread in threading.enumerate()}, 5.0)
+    bell.ring("search", 1)
+    wait(lambda: redis.Redis.from_url(broker.url).llen("search") == 1, 10.0)
+    bell.close()
+
+
+def test_a_worker_that_can_not_listen_ends_with_an_error(broker: Any, start: Callable[..., Worker]) -> None:
+    redis.Redis.from_url(broker.url).set("search", "not a list")
+    worker = start(broker.url, "search", 0.5)
+    assert worker.process.wait(30.0) == 1
+    assert not worker.ended_well()
 
 
 def test_messages_are_json_and_expire(broker: Any, tmp_path: Path) -> None:
