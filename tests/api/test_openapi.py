@@ -1,4 +1,4 @@
-"""Is the description strict JSON, does it name every error, and does the service keep to it when fuzzed?"""
+"""Is the description strict JSON, and does it name every error? (That it is kept to: test_fuzz.py)"""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ import re
 from typing import Any
 
 import pytest
-import schemathesis
-from fastapi import FastAPI
-from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import checks
-from schemathesis.core.failures import Failure
 from starlette.testclient import TestClient
-from support.api import ADMIN
 
 WANTED = {
     "GET": {
@@ -89,51 +83,3 @@ def test_every_error_is_named_as_a_problem(description: dict[str, Any]) -> None:
                     assert reference == "#/components/schemas/Problem"
     references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description)))
     assert references <= set(description["components"]["schemas"])
-
-
-def test_the_service_keeps_to_its_description_when_fuzzed(app: FastAPI, seed: Any) -> None:
-    """A few examples an endpoint, over rows that exist: no 500, no answer that is not described."""
-    seed.device()
-    seed.tuned()
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    wanted = [
-        checks.not_a_server_error,
-        checks.status_code_conformance,
-        checks.content_type_conformance,
-        checks.response_schema_conformance,
-    ]
-    seen: dict[int, int] = {}
-    faults: list[str] = []
-
-    def check(case: Any) -> None:
-        for name in ("job_id", "trial_id", "release_id"):
-            if name in (case.path_parameters or {}) and sum(seen.values()) % 2:
-                case.path_parameters[name] = "1"  # half of them: rows that are there
-        response = case.call(headers={"Authorization": f"Bearer {ADMIN}"})
-        seen[response.status_code] = seen.get(response.status_code, 0) + 1
-        if 400 <= response.status_code < 500:
-            told = json.loads(response.content)
-            if not told["field"] or told["allowed"] is None:
-                faults.append(f"{case.method} {case.path}: {told}")
-        try:
-            case.validate_response(response, checks=wanted)
-        except* Failure as group:
-            faults.extend(
-                f"{case.method} {case.path} {case.body!r}: {failure}" for failure in group.exceptions
-            )
-
-    quick = settings(
-        max_examples=8,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    for result in schema.get_all_operations():
-        operation = result.ok()
-        if not operation.path.endswith("/events"):  # a stream has no end to check; test_events does
-            quick(given(case=operation.as_strategy())(check))()
-    assert not faults, "\n\n".join(faults[:5])
-    assert sum(seen.values()) > 100
-    assert {200, 404, 422} <= set(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -213,13 +214,17 @@ def test_a_job_is_steered_by_its_own_token_or_an_admin(world: World, seed: Seed)
     assert world.rows() == before
 
 
-def test_a_token_that_is_revoked_ends_at_once(world: World) -> None:
+def test_a_token_that_is_revoked_ends_within_seconds(world: World) -> None:
     right = next(right for right in RIGHTS if right.path == "/v1/devices")
     assert world.ask(right, Who.READ) == "yes"
     with world.seed.database.begin() as s:
         by_name = {row.name: row for row in tokens.listing(s)}
         tokens.revoke(s, by_name["reader"].id)
-    assert world.ask(right, Who.READ) == "401"
+    # each API process takes a token for what it was for a second
+    until = time.monotonic() + 5
+    while (met := world.ask(right, Who.READ)) == "yes" and time.monotonic() < until:
+        time.sleep(0.1)
+    assert met == "401"
 
 
 # -- commands ---------------------------------------------------------------------------------------------

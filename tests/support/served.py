@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -32,21 +33,33 @@ def served(app: FastAPI) -> Iterator[int]:
             assert not thread.is_alive()
 
 
-def exchange(port: int, request: bytes, timeout_s: float = 10.0) -> bytes:
-    """All that comes back for these bytes until the server closes, or is silent for half a second."""
+def exchange(port: int, request: bytes, answers: int = 1, timeout_s: float = 10.0) -> bytes:
+    """What comes back for these bytes: until the server closes, or has sent so many answers and then nothing
+    more for a moment."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
-        answer = b""
+        got = b""
         try:
             connection.sendall(request)
             while part := connection.recv(65536):
-                answer += part
-                connection.settimeout(0.5)
+                got += part
+                connection.settimeout(0.05 if _whole(got) >= answers else timeout_s)
         except (TimeoutError, ConnectionResetError, BrokenPipeError):
             pass
-        return answer
+        return got
+
+
+def _whole(got: bytes) -> int:
+    """How many answers are there from head to end."""
+    count = 0
+    while True:
+        head, separator, rest = got.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        size = int(length[1]) if length else 0
+        if not separator or len(rest) < size:
+            return count
+        count, got = count + 1, rest[size:]
 
 
 def statuses(answer: bytes) -> list[int]:
     """The status of each answer in a stream of bytes."""
-    lines = [line for line in answer.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
-    return [int(line.split(b" ")[1]) for line in lines]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)]

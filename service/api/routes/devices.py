@@ -58,7 +58,8 @@ def suspend_device(
     """Take a device out of service: it gets no more work, and jobs that need it wait."""
     for name in body:
         if name != "reason":
-            raise BadFieldError(f"{name}: there is no such field.", field=name, allowed=["reason"])
+            shown = name[:64] or '""'
+            raise BadFieldError(f"{shown}: there is no such field.", field=shown, allowed=["reason"])
     why = body.get("reason")
     if not isinstance(why, str) or not 0 < len(why.strip()) <= MOST_REASON:
         raise BadFieldError(
