@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rooftile.errors import MISSING, FieldError
@@ -75,23 +76,24 @@ class Schedule:
 
     # -- values -----------------------------------------------------------------------------------------
 
+    # A search looks at hundreds of schedules for each that it proposes, and rules at each value several times.
+    @cached_property
+    def _by_name(self) -> dict[str, Value]:
+        return {name: value for _, pairs in self.groups for name, value in pairs}
+
     def values(self) -> dict[str, Value]:
         """All values by name, without their groups."""
-        return {name: value for _, pairs in self.groups for name, value in pairs}
+        return dict(self._by_name)
 
     def group(self, name: str) -> dict[str, Value]:
         """The values of one group."""
         return dict(dict(self.groups)[name])
 
     def __getitem__(self, name: str) -> Value:
-        for _, pairs in self.groups:
-            for key, value in pairs:
-                if key == name:
-                    return value
-        raise KeyError(name)
+        return self._by_name[name]
 
     def __contains__(self, name: object) -> bool:
-        return any(key == name for _, pairs in self.groups for key, _ in pairs)
+        return name in self._by_name
 
     def integer(self, name: str) -> int:
         """The value of a whole-number parameter."""
@@ -136,7 +138,7 @@ class Schedule:
         """The text that the key is the hash of."""
         return canonical_json(self.to_json())
 
-    @property
+    @cached_property
     def key(self) -> str:
         """sha256 of the canonical JSON."""
         return sha256_key(self.to_json())

@@ -10,7 +10,7 @@ from rooftile.problem import Problem
 
 from search_space.device import Device
 from search_space.family import Family
-from search_space.schedule import Schedule, Value
+from search_space.schedule import GROUPS, Schedule, Value
 
 # Single steps from a point number about 50; past them, random pairs and triples of steps are tried.
 PAIR_TRIES = 400
@@ -20,6 +20,8 @@ WALK = 80
 PAIRS = 0.3
 STRIDE = 6
 STUCK_MOST = 2000
+KNOWN_MOST = 20_000
+"""Schedules kept with their judgement, some 2 KB each."""
 
 
 class Ground:
@@ -41,11 +43,14 @@ class Ground:
         self.limited = any(len(self.choices[p.name]) < len(p.choices) for p in self.parameters)
         self.barren = not all(self.choices.values())
         """The limits leave a parameter without any choice."""
+        self._layout = [(g, sorted(p.name for p in self.parameters if p.group == g)) for g in GROUPS]
+        self._known: dict[tuple[object, ...], tuple[Schedule, bool]] = {}
         self._starts: list[Schedule] | None = None
         self._legal_share: float | None = None
 
     def make(self, values: Mapping[str, Value]) -> Schedule:
-        return Schedule.of(self.family.name, self.parameters, values)
+        """The schedule of these values, each a choice of its parameter; made once and kept for a while."""
+        return self._judged(values)[0]
 
     def legal(self, schedule: Schedule) -> bool:
         """Right family, only choices there are and the job allows, and no rule broken."""
@@ -54,11 +59,28 @@ class Ground:
             return False
         if not all(_has(self.choices[name], value) for name, value in values.items()):
             return False
-        return self._sound(schedule)
+        return self._judged(values)[1]
 
-    def _sound(self, schedule: Schedule) -> bool:
-        """No rule broken, for a schedule made of choices there are."""
-        return not self.family.check(self.problem, self.device, schedule)
+    def _sound(self, values: Mapping[str, Value]) -> Schedule | None:
+        """The schedule of choices there are, where it breaks no rule."""
+        schedule, sound = self._judged(values)
+        return schedule if sound else None
+
+    def _judged(self, values: Mapping[str, Value]) -> tuple[Schedule, bool]:
+        """The schedule, and whether it breaks no rule. A search meets the neighbours of its best again and
+        again, and making and judging one takes longer than finding it here."""
+        point = tuple(values[name] for name in self.choices)
+        point += tuple(map(type, point))  # 1 == True
+        known = self._known.get(point)
+        if known is None:
+            # as Schedule.of would, but for the checks of names and values, which are the parameters' own
+            made = [(group, tuple((name, values[name]) for name in names)) for group, names in self._layout]
+            schedule = Schedule(self.family.name, tuple(made))
+            known = schedule, not self.family.check(self.problem, self.device, schedule)
+            if len(self._known) >= KNOWN_MOST:
+                self._known.clear()
+            self._known[point] = known
+        return known
 
     def predict(self, schedule: Schedule) -> float:
         """Microseconds by the family's cost model."""
@@ -89,8 +111,7 @@ class Ground:
         if self.barren:
             return None
         for _ in range(DRAWS if self.dense() else 0):
-            schedule = self._any(rng)
-            if self._sound(schedule):
+            if (schedule := self._sound(self._any(rng))) is not None:
                 return schedule
         # Few points are legal: walk away from a good start.
         return next(itertools.islice(self.wander(rng), STRIDE, None), None)
@@ -120,18 +141,18 @@ class Ground:
                 moved = dict(values)
                 for name in rng.sample(names, min(len(names), 1 + (rng.random() < PAIRS))):
                     moved[name] = rng.choice(self.choices[name])
-                if self._sound(schedule := self.make(moved)):
+                if (schedule := self._sound(moved)) is not None:
                     values, stuck = moved, 0
                     yield schedule
 
-    def _any(self, rng: random.Random) -> Schedule:
-        return self.make({name: rng.choice(choices) for name, choices in self.choices.items()})
+    def _any(self, rng: random.Random) -> dict[str, Value]:
+        return {name: rng.choice(choices) for name, choices in self.choices.items()}
 
     def dense(self) -> bool:
         """So many points are legal that drawing until one is found is quick."""
         if self._legal_share is None:
             rng = random.Random(0)
-            self._legal_share = sum(self._sound(self._any(rng)) for _ in range(DRAWS)) / DRAWS
+            self._legal_share = sum(self._sound(self._any(rng)) is not None for _ in range(DRAWS)) / DRAWS
         return self._legal_share > DENSE
 
     def known(self) -> list[Schedule]:
@@ -161,30 +182,27 @@ class Ground:
 
         `values` itself comes first where it is legal. Equal distances come in random order.
         """
-        start = self.make(values)
-        if self._sound(start):
+        if (start := self._sound(values)) is not None:
             yield start
         steps = self.steps(values)
         rng.shuffle(steps)
         steps.sort(key=lambda step: step[0])
         for _, name, value in steps:
-            schedule = self.make({**values, name: value})
-            if self._sound(schedule):
+            if (schedule := self._sound({**values, name: value})) is not None:
                 yield schedule
         if len(steps) < 2:
             return
         for attempt in range(PAIR_TRIES):
             picked = rng.sample(steps, 2 if attempt % 3 else min(3, len(steps)))
-            schedule = self.make({**values, **{name: value for _, name, value in picked}})
-            if self._sound(schedule):
+            moved = {**values, **{name: value for _, name, value in picked}}
+            if (schedule := self._sound(moved)) is not None:
                 yield schedule
 
     def every(self, most: int) -> Iterator[Schedule]:
         """All legal schedules in a fixed order, looking at no more than `most` points: small spaces only."""
         names = list(self.choices)
         for values in itertools.islice(itertools.product(*self.choices.values()), most):
-            schedule = self.make(dict(zip(names, values, strict=True)))
-            if self._sound(schedule):
+            if (schedule := self._sound(dict(zip(names, values, strict=True)))) is not None:
                 yield schedule
 
 
