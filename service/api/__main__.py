@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.api.app import create_app, state_of_app
+from service.api.protocol import BoundedHttp
 from service.bus import be_child
 from service.errors import OperationError, PortTakenError
 from service.settings import get_settings
@@ -64,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
             config = uvicorn.Config(
                 app,
+                http=BoundedHttp,
                 log_config=None,
                 # The access log would keep one-time login codes and page tokens.
                 access_log=False,

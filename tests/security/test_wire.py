@@ -18,6 +18,7 @@ from sqlalchemy import text
 from support.api import ADMIN, Seed, gemm
 from support.served import exchange, served, statuses
 
+from service.api import protocol
 from service.api.app import create_app
 from service.api.auth import COOKIE
 from service.settings import Settings
@@ -107,6 +108,52 @@ def test_a_request_that_can_be_read_in_two_ways_is_refused_and_the_connection_cl
     assert statuses(answer) in ([400], []), answer
     assert b"jobs" not in answer
     assert statuses(exchange(port, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")) == [200]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        pytest.param(b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 2**23, id="one header without an end"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * 2**20, id="headers without an end"),
+        pytest.param(b"GET /" + b"a" * 2**23, id="a path without an end"),
+        pytest.param(post(CHUNKED, body=b"0\r\n" + b"X: y\r\n" * 2**20), id="trailers without an end"),
+        pytest.param(post(CHUNKED, body=b"0\r\nX: " + b"y" * 2**23), id="one trailer without an end"),
+        pytest.param(post(CHUNKED, body=b"1;" + b"x" * 2**23), id="a chunk's extension without an end"),
+    ],
+)
+def test_what_is_no_body_has_bounds_too(port: int, request_bytes: bytes) -> None:
+    """Of eight MiB the service has taken a small part when it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        assert _cut(connection, request_bytes)
+    assert statuses(exchange(port, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")) == [200]
+
+
+def _cut(connection: socket.socket, request_bytes: bytes) -> bool:
+    try:
+        connection.sendall(request_bytes)
+        while connection.recv(65536):
+            pass
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    except TimeoutError:
+        return False  # all of it was taken, and more is waited for
+    return True
+
+
+def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_S", 0.3)
+    for begun in (b"", b"GET /healthz HTTP/1.1\r\nX: "):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(begun)
+            assert connection.recv(10) == b""
+
+
+def test_a_body_in_chunks_of_one_byte_is_within_them(port: int) -> None:
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY + b" " * 50_000)
+    assert statuses(exchange(port, post(CHUNKED, body=chunks + b"0\r\n\r\n"))) == [200]
 
 
 def test_requests_one_after_the_other_each_have_their_answer(port: int) -> None:

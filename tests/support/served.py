@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.api.__main__ import listen
+from service.api.protocol import BoundedHttp
 
 
 @contextmanager
@@ -20,7 +21,12 @@ def served(app: FastAPI) -> Iterator[int]:
     with listen("127.0.0.1", 0) as listener:
         port = int(listener.getsockname()[1])
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=1
+            app,
+            http=BoundedHttp,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
