@@ -184,8 +184,10 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
     try:
         with gate.shared():
             tools = build_tools(cpu.arch, home)
-        # Times of an alias mean nothing: no more of them than a test needs.
+        # Times of an alias mean nothing: no more of them than a test needs, and no roof to hold them against.
         budget_s, race_budget_s = (0.1, 1.0) if wanted == ALIAS else (None, None)
+        if wanted == ALIAS:
+            tools = replace(tools, calibrate=None)
         with MeasureSession(key, tools=tools, budget_s=budget_s, race_budget_s=race_budget_s) as session:
             with gate.exclusive():
                 device_roof(database, session)
