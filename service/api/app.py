@@ -12,16 +12,16 @@ from starlette.middleware import Middleware
 from service.api import handlers, openapi
 from service.api.body import MAX_BODY_BYTES
 from service.api.middleware import BodyLimit, Conditional, Overload, SecurityHeaders
-from service.api.routes import artifacts, demand, devices, health, jobs, releases, trials
-from service.api.state import REQUEST_THREADS, STREAM_THREADS, AppState
+from service.api.requestid import RequestId
+from service.api.routes import artifacts, demand, devices, health, jobs, metrics, releases, trials
+from service.api.state import REQUEST_THREADS, STREAM_THREADS, VERSION, AppState
 from service.bus import Doorbell
+from service.metrics import CountRequests
 from service.settings import Settings
 from service.store import tokens
 from service.store.database import Database
 from service.store.enums import Scope
 from service.web.app import as_page, mount
-
-VERSION = "0.1.0"
 
 
 def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
@@ -62,6 +62,8 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
         lifespan=lifespan,
         separate_input_output_schemas=False,
         middleware=[
+            Middleware(RequestId),
+            Middleware(CountRequests, figures=state.metrics.requests),
             Middleware(SecurityHeaders),
             Middleware(Overload),
             Middleware(Conditional),
@@ -69,7 +71,7 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
         ],
     )
     app.state.rooftile = state
-    for module in (health, jobs, trials, releases, artifacts, devices, demand):
+    for module in (health, metrics, jobs, trials, releases, artifacts, devices, demand):
         app.include_router(module.router)
     mount(app)
     handlers.install(app, as_page)

@@ -97,6 +97,6 @@ def _build(app: FastAPI) -> dict[str, Any]:
     }
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            if path.startswith("/v1/"):
+            if path.startswith("/v1/") or path == "/metrics":
                 operation["security"] = [{"bearer": []}]
     return document

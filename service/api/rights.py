@@ -78,6 +78,7 @@ RIGHTS: tuple[Right, ...] = (
     Right("GET", "/static", None),
     Right("GET", "/login", None),
     Right("POST", "/v1/jobs", SUBMIT),
+    Right("GET", "/metrics", READ),
     Right("GET", "/v1/jobs", READ),
     Right("GET", "/v1/jobs/{job_id}", READ),
     Right("GET", "/v1/jobs/{job_id}/events", READ),

@@ -439,3 +439,6 @@ class Ready(Model):
     workers: dict[str, int]
     devices: list[str]
     missing: list[str] = Field(description="kinds of worker of which none reports: jobs wait for them")
+    checks: dict[str, str] = Field(
+        description="database, migrations, broker (of a cluster), clock: `ok`, or what is wrong with it"
+    )

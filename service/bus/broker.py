@@ -40,3 +40,16 @@ def warn_of_eviction(broker_url: str) -> None:
         return
     if warning is not None:
         _log.error(warning)
+
+
+def broker_fault(broker_url: str) -> str | None:
+    """Why the broker cannot be relied on, in a sentence without its address; None: it answers, and keeps what
+    it is given."""
+    import redis
+
+    try:
+        return eviction_warning(broker_info(broker_url))
+    except redis.AuthenticationError:
+        return "The broker refuses the password of ROOFTILE_BROKER_URL."
+    except (redis.RedisError, OSError) as error:
+        return f"The broker does not answer ({type(error).__name__}); workers sweep the database meanwhile."

@@ -26,6 +26,7 @@ WANTED = {
         "/v1/demand",
         "/healthz",
         "/readyz",
+        "/metrics",
     },
     "POST": {
         "/v1/jobs",

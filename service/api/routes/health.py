@@ -8,9 +8,11 @@ from starlette.requests import Request
 
 from service.api import schemas
 from service.api.openapi import errors
+from service.api.readiness import unready
 from service.api.state import state_of
 from service.store import devices, emulation_claims, workers
 from service.store.enums import WorkerKind, WorkerState
+from service.store.errors import StoreError
 
 router = APIRouter(tags=["health"])
 
@@ -26,9 +28,14 @@ async def healthz() -> schemas.Health:
 
 @router.get("/readyz", responses=errors(open_to_all=True), response_model=schemas.Ready)
 def readyz(request: Request) -> schemas.Ready:
-    """The database answers and has this version's tables (else 503); which workers report."""
-    database = state_of(request).database
-    database.ping()
+    """The database answers and has this version's tables (else 503, and `field` says which of the two is
+    missing); what else is not as it should be; which workers report."""
+    state = state_of(request)
+    database = state.database
+    try:
+        checks = state.readiness.checks(database)
+    except StoreError as error:
+        raise unready(error) from error
     with database.read() as s:
         alive = workers.alive(s)
         connected = [device.key for device in devices.connected(s)]
@@ -45,4 +52,5 @@ def readyz(request: Request) -> schemas.Ready:
         workers=by_kind,
         devices=connected,
         missing=[str(kind) for kind in needed if kind not in ready],
+        checks=checks,
     )
