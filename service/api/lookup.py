@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from rooftile.device import parse_device_key
 from rooftile.errors import MISSING, FieldError
@@ -97,31 +97,62 @@ def parse_misses(body: Mapping[str, Any]) -> list[NewDemand]:
     return out
 
 
+Answer: TypeAlias = tuple[schemas.Best, ReleaseRecord | None]
+"""And the release that alone it stands on; None where it hangs on more than that."""
+
+
 def best(s: Session, question: Question) -> schemas.Best:
     """The answer. FieldError only where `auto` could mean several devices."""
-    return best_of(s, question)[0]
+    answer = best_of(s, [question])[0]
+    if isinstance(answer, FieldError):
+        raise answer
+    return answer[0]
 
 
-def best_of(s: Session, question: Question) -> tuple[schemas.Best, ReleaseRecord | None]:
-    """The answer, and the release that alone it stands on; None where it hangs on more than that."""
-    problem = question.problem
-    device = auto_device(s, "device") if question.device == AUTO else question.device
-    if device is None:
-        reason = "No device is known to this service, so auto means none; name the device's key."
-        asked = {"cache": question.cache, "launch": question.launch}
-        return _nothing(question, None, asked, "none", reason), None
-    policy = resolve_policy(question.cache, question.launch, device)
-    if problem.empty:
+def best_of(s: Session, questions: Sequence[Question]) -> list[Answer | FieldError]:
+    """The answers to some questions, which take one query together where all are served."""
+    placed = [_place(s, question) for question in questions]
+    lines = {one.line for one in placed if isinstance(one, _Placed)}
+    served = releases.served(s, lines) if lines else {}
+    return [_best(s, one, served.get(one.line)) if isinstance(one, _Placed) else one for one in placed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A question with its device and policy."""
+
+    question: Question
+    device: str
+    policy: dict[str, str]
+    line: tuple[str, str, str]
+
+
+def _place(s: Session, question: Question) -> _Placed | Answer | FieldError:
+    try:
+        device = auto_device(s, "device") if question.device == AUTO else question.device
+        if device is None:
+            reason = "No device is known to this service, so auto means none; name the device's key."
+            asked = {"cache": question.cache, "launch": question.launch}
+            return _nothing(question, None, asked, "none", reason), None
+        policy = resolve_policy(question.cache, question.launch, device)
+    except FieldError as error:
+        return error
+    if question.problem.empty:
         reason = "A size is 0: there is nothing to tune, and the client gives the empty result or beta*C."
         return _nothing(question, device, policy, "baseline", reason), None
-    row = releases.best(s, problem.key, device, policy_key(policy))
-    if row is None:
-        return _nothing(question, device, policy, "none", _why_none(s, problem, device, policy)), None
-    alone = row if question.device != AUTO else None  # which device auto means may change
+    return _Placed(question, device, policy, (question.problem.key, device, policy_key(policy)))
+
+
+def _best(s: Session, placed: _Placed, found: tuple[ReleaseRecord, str | None] | None) -> Answer:
+    if found is None:
+        reason = _why_none(s, placed.question.problem, placed.device, placed.policy)
+        return _nothing(placed.question, placed.device, placed.policy, "none", reason), None
+    row, newest = found
+    alone = row if placed.question.device != AUTO else None  # which device auto means may change
     if row.winner is Winner.BASELINE:
         reason = row.reason or "The vendor's kernel won the race; the client calls it."
         return _answer(row, "baseline", reason), alone
-    newer = _newer_toolchain(s, row)
+    newer = _newer_toolchain(s, row) if newest not in (None, row.toolchain_key) else None
     if newer is not None:
         return _answer(row, "stale", newer), alone
     return _answer(row, "exact", row.reason or "Tuned, raced and served for exactly this."), alone
@@ -270,9 +301,7 @@ def _newer_toolchain(s: Session, row: ReleaseRecord) -> str | None:
     )
 
 
-def problem(
-    s: Session, row: ProblemRecord, served: Sequence[ReleaseRecord]
-) -> schemas.ProblemOut:
+def problem(s: Session, row: ProblemRecord, served: Sequence[ReleaseRecord]) -> schemas.ProblemOut:
     """A problem with its work, what is served for it, and who tuned it."""
     parsed = parse_problem(row.spec)
     return schemas.ProblemOut(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 from starlette.requests import HTTPConnection
 
+from service.api.asking import Asking
 from service.api.index import ReleaseIndex
 from service.api.tail import Tail
 from service.bus import Doorbell
@@ -38,10 +39,12 @@ class AppState:
     stream_limiter: anyio.CapacityLimiter | None = None
     tail: Tail = field(init=False)
     index: ReleaseIndex = field(init=False)
+    asking: Asking = field(init=False)
 
     def __post_init__(self) -> None:
         self.tail = Tail(self.database, self.stopping)
         self.index = ReleaseIndex(self.database, self.tail)
+        self.asking = Asking(self.database, self.index)
 
     def limiter(self) -> anyio.CapacityLimiter:
         """Made in the running loop, which a CapacityLimiter belongs to."""

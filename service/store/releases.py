@@ -8,14 +8,15 @@ drawn when that transaction commits (events.py says why).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, bindparam, func, select, tuple_
 from sqlalchemy.orm import Session, undefer
 
 from . import clock, moves
-from .enums import ReleaseState, Winner
+from .enums import ReleaseState, TrialState, Winner
 from .errors import NotFound, ReleasePinned, StoreError
 from .models import JobProblem, Problem, Quarantine, Release, Trial
 from .records import NewRelease, Page, ReleaseFilter, ReleaseRecord
@@ -160,6 +161,22 @@ def best(s: Session, problem_key: str, device_key: str, policy_key: str) -> Rele
     """The published one."""
     line = _line(_releases(), problem_key, device_key, policy_key)
     return _one(s, line.where(Release.state == ReleaseState.PUBLISHED))
+
+
+def served(
+    s: Session, lines: Collection[tuple[str, str, str]]
+) -> dict[tuple[str, str, str], tuple[ReleaseRecord, str | None]]:
+    """By (problem key, device key, policy key): the published one, and by which toolchain the newest timed
+    trial of its family on its device was built. All that lookups need, in one statement for all of them."""
+    rows = s.connection().execute(_SERVED, {"lines": list(lines)}).all()
+    found = {}
+    for row in rows:
+        values = row._mapping
+        told = {name: values[name] for name in _SHOWN} | {"tie_set": tuple(values["tie_set"])}
+        record = ReleaseRecord(**told)
+        line = (record.problem_key, record.device_key, record.policy_key)
+        found[line] = (record, values["newest_toolchain"])
+    return found
 
 
 def history(s: Session, problem_key: str, device_key: str, policy_key: str) -> list[ReleaseRecord]:
@@ -343,3 +360,35 @@ def _record(row: Release, problem: Problem) -> ReleaseRecord:
         ended_at=row.ended_at,
         change_id=row.change_id,
     )
+
+
+def _served_statement() -> Select[Any]:
+    newest = (
+        select(Trial.toolchain_key)
+        .where(
+            Trial.device_key == Release.device_key,
+            Trial.family == Release.family,
+            Trial.state.in_((TrialState.MEASURED, TrialState.CULLED)),
+        )
+        .order_by(Trial.id.desc())
+        .limit(1)
+        .correlate(Release)
+        .scalar_subquery()
+    )
+    columns = [getattr(Release, name) for name in _SHOWN if name not in _OF_PROBLEM]
+    of_problem = [column.label(name) for name, column in _OF_PROBLEM.items()]
+    return (
+        select(*columns, *of_problem, newest.label("newest_toolchain"))
+        .join(Problem, Problem.key == Release.problem_key)
+        .where(
+            tuple_(Release.problem_key, Release.device_key, Release.policy_key).in_(
+                bindparam("lines", expanding=True)
+            ),
+            Release.state == ReleaseState.PUBLISHED,
+        )
+    )
+
+
+_SHOWN = tuple(one.name for one in fields(ReleaseRecord))
+_OF_PROBLEM = {"problem": Problem.spec, "title": Problem.title, "op": Problem.op}
+_SERVED = _served_statement()

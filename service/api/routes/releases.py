@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
@@ -58,24 +57,11 @@ async def post_best(request: Request) -> Response:
     await admit(request, Scope.READ)
     check_media(request)
     body = await request.body()
-    index = state_of(request).index
-    answer = index.answer(body)
-    if answer is None:
-        answer = await run_in_threadpool(_look_up, request, body)
-    return Response(answer, media_type="application/json")
-
-
-def _look_up(request: Request, body: bytes) -> bytes:
     state = state_of(request)
-    wanted = lookup.parse(an_object(parse_json(body)))
-    epoch = state.index.epoch()
-    with state.database.read() as s:
-        best, row = lookup.best_of(s, wanted)
-    answer = best.model_dump_json().encode()
-    if row is not None:
-        key = (row.problem_key, row.device_key, row.policy_key)
-        state.index.keep(body, key, epoch, answer, family=row.family, toolchain_key=row.toolchain_key)
-    return answer
+    answer = state.index.answer(body)
+    if answer is None:
+        answer = await state.asking.ask(body, lookup.parse(an_object(parse_json(body))))
+    return Response(answer, media_type="application/json")
 
 
 @router.get(
