@@ -118,6 +118,7 @@ class Outcome:
             "jobs": found.jobs,
             "trials": found.trials,
             "releases": found.releases,
+            "releases_ours": found.releases_ours,
             "kernels_run": found.kernels_run,
             "jobs_unexplained": len(found.jobs_unexplained),
             "trials_lost": len(found.trials_lost),

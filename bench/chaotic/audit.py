@@ -14,15 +14,26 @@ import numpy as np
 from rooftile import Client, Gemm
 from rooftile.cache import ArtifactCache
 from rooftile.errors import RooftileError
-from sqlalchemy import func, select, text
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import Session
 
 from bench.chaotic.cluster import Cluster
 from bench.chaotic.process import processes_of
 from bench.chaotic.work import Posted
 from service.store import artifacts, workers
+from service.store.claims import MAX_CLAIMS
 from service.store.enums import EventKind, JobState, ReleaseState, TrialState, Winner
-from service.store.models import Event, Job, JobProblem, Problem, Release, Trial, Verdict
+from service.store.models import (
+    Event,
+    Job,
+    JobProblem,
+    Measurement,
+    Problem,
+    RaceEntrant,
+    Release,
+    Trial,
+    Verdict,
+)
 from service.store.transitions import JOB, JOB_PROBLEM, TRIAL, final
 
 _JOB_ENDS, _PROBLEM_ENDS, _TRIAL_ENDS = final(JOB), final(JOB_PROBLEM), final(TRIAL)
@@ -45,6 +56,8 @@ class Findings:
     jobs: int = 0
     trials: int = 0
     releases: int = 0
+    releases_ours: int = 0
+    """Those that a kernel of ours won, not the vendor's."""
     kernels_run: int = 0
 
 
@@ -67,6 +80,8 @@ def audit_store(s: Session, posted: Sequence[Posted], found: Findings) -> None:
     for trial_id, source, to in s.execute(query):
         if to in _ANSWERED and source not in _ANSWERED:
             answers[trial_id] = answers.get(trial_id, 0) + 1
+    proved = set(s.scalars(select(Verdict.trial_id).where(Verdict.passed.is_(True))))
+    timed: Counter[int | None] = Counter(s.scalars(select(Measurement.trial_id).where(~_of_a_race())))
     keys: set[tuple[int, str]] = set()
     for trial in s.scalars(select(Trial).order_by(Trial.id)):
         found.trials += 1
@@ -78,9 +93,19 @@ def audit_store(s: Session, posted: Sequence[Posted], found: Findings) -> None:
             found.trials_lost.append(f"{name} has no accepted result")
         elif answers[trial.id] > 1:
             found.trials_double.append(f"{name} has {answers[trial.id]} accepted results")
+        if timed[trial.id] > 1:
+            found.trials_double.append(f"{name} was timed {timed[trial.id]} times")
+        if trial.attempt > MAX_CLAIMS:
+            found.trials_double.append(f"{name} was claimed {trial.attempt} times")
+        if trial.state is TrialState.MEASURED and trial.id not in proved:
+            found.trials_lost.append(f"{name} has a time and no verdict that passed")
         if (trial.job_problem_id, trial.schedule_key) in keys:
             found.trials_double.append(f"{name} tries a schedule again")
         keys.add((trial.job_problem_id, trial.schedule_key))
+
+
+def _of_a_race() -> ColumnElement[bool]:
+    return select(RaceEntrant.id).where(RaceEntrant.measurement_id == Measurement.id).exists()
 
 
 def _audit_job(s: Session, job: Job, found: Findings) -> None:
@@ -147,6 +172,7 @@ def audit_releases(cluster: Cluster, found: Findings) -> None:
         wanted = select(Problem.key, Problem.spec).where(Problem.key.in_(specs.values()))
         problems = {row.key: row.spec for row in s.execute(wanted)}
     found.releases = len(rows)
+    found.releases_ours = sum(row.winner is Winner.TRIAL for row in rows)
     # Kernels of aliases stay in the run: never in the cache of who runs it.
     client = Client(cluster.url, cluster.token, cache=ArtifactCache(cluster.folder / "client"))
     rng = np.random.default_rng(1)
