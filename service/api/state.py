@@ -10,12 +10,15 @@ from starlette.requests import HTTPConnection
 
 from service.api.asking import Asking
 from service.api.index import ReleaseIndex
+from service.api.readiness import Readiness
 from service.api.tail import Tail
 from service.bus import Doorbell
+from service.metrics import Metrics
 from service.settings import Settings
 from service.store.database import Database
 from service.store.records import TokenRecord
 
+VERSION = "0.1.0"
 # Threads that streams may use for their polls, apart from the threads of ordinary requests: however
 # many streams are open, and however slow the database is, /healthz still finds a thread.
 STREAM_THREADS = 8
@@ -40,11 +43,15 @@ class AppState:
     tail: Tail = field(init=False)
     index: ReleaseIndex = field(init=False)
     asking: Asking = field(init=False)
+    metrics: Metrics = field(init=False)
+    readiness: Readiness = field(init=False)
 
     def __post_init__(self) -> None:
         self.tail = Tail(self.database, self.stopping)
         self.index = ReleaseIndex(self.database, self.tail)
         self.asking = Asking(self.database, self.index)
+        self.metrics = Metrics(self.database, VERSION)
+        self.readiness = Readiness(self.settings)
 
     def limiter(self) -> anyio.CapacityLimiter:
         """Made in the running loop, which a CapacityLimiter belongs to."""

@@ -61,6 +61,7 @@ async def post_best(request: Request) -> Response:
     answer = state.index.answer(body)
     if answer is None:
         answer = await state.asking.ask(body, lookup.parse(an_object(parse_json(body))))
+    state.metrics.looked_up(answer)
     return Response(answer, media_type="application/json")
 
 
