@@ -305,3 +305,21 @@ class Scope(Word):
     READ = "read", "Look at everything."
     SUBMIT = "submit", "Create jobs and steer its own."
     ADMIN = "admin", "Everything, other people's jobs and releases too."
+
+
+class AuditAction(Word):
+    """What is kept of who did it."""
+
+    TOKEN_MADE = "token_made", "A token was made, or that of a service was set."
+    TOKEN_REVOKED = "token_revoked", "A token was ended."
+    LINK_MADE = "link_made", "A link was made that logs a browser in."
+    LOGIN = "login", "A browser logged in."
+    LOGIN_REFUSED = "login_refused", "A login code was used that is spent, too old or unknown."
+    LOGOUT = "logout", "A browser logged out."
+    RELEASE_PINNED = "release_pinned", "A release was pinned."
+    RELEASE_UNPINNED = "release_unpinned", "A release's pin was taken off."
+    RELEASE_ROLLED_BACK = "release_rolled_back", "A release was left for the one before it."
+    RELEASE_PUBLISHED = "release_published", "A person published a candidate."
+    RELEASE_WITHDRAWN = "release_withdrawn", "A person took a release back for good."
+    DEVICE_SUSPENDED = "device_suspended", "A device was taken out of service."
+    DEVICE_RESUMED = "device_resumed", "A device was put back into service."

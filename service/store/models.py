@@ -288,6 +288,15 @@ class Trial(Base):
         Index("ix_trials_artifact_sha256", "artifact_sha256"),  # prune
         Index("ix_trials_schedule", "arch", "schedule_key", "toolchain_key"),  # quarantine
         Index("ix_trials_structure", "structure_key", "toolchain_key"),  # whom an emulation speaks for
+        # toolchains: the newest timed ones of a family on a device
+        Index(
+            "ix_trials_timed",
+            "device_key",
+            "family",
+            "id",
+            postgresql_where=text("state IN ('measured', 'culled')"),
+            sqlite_where=text("state IN ('measured', 'culled')"),
+        ),
     )
 
 
@@ -591,6 +600,26 @@ class IdempotencyKey(Base):
     status: Mapped[int | None] = mapped_column(Integer)
     response: Mapped[dict[str, Any] | None] = _json(null=True)
     created_at: Mapped[datetime] = mapped_column(UtcTime, index=True)
+
+
+class Audit(Base):
+    """What somebody did that others must be able to look up."""
+
+    __tablename__ = "audit"
+    id: Mapped[int] = _id()
+    at: Mapped[datetime] = mapped_column(UtcTime, index=True)  # forget
+    # token:7, session:3, or command
+    actor: Mapped[str] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(64))
+    subject: Mapped[str] = mapped_column(String(200))
+    # an address, or the host of a command
+    origin: Mapped[str] = mapped_column(String(200))
+    data: Mapped[dict[str, Any]] = _json()
+
+    __table_args__ = (
+        Index("ix_audit_action", "action", "id"),  # listing of one action
+        {"sqlite_autoincrement": True},
+    )
 
 
 class Demand(Base):

@@ -45,6 +45,29 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class By:
+    """Who does something, and from where."""
+
+    actor: str
+    """`token:7`, `session:3`, or `command` for whoever has the database's address."""
+    origin: str
+    """An address, or the host of a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """What somebody did."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    origin: str
+    data: Json
+
+
+@dataclass(frozen=True, slots=True)
 class TrialToolchain:
     """By which toolchain a timed trial was built."""
 

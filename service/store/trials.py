@@ -57,7 +57,6 @@ __all__ = [
     "finish_measure",
     "get",
     "in_flight",
-    "lines",
     "listing",
     "measure_waits",
     "of_problem",
@@ -309,9 +308,3 @@ def toolchains(s: Session, device_key: str, family: str, limit: int) -> list[Tri
     )
     rows = s.execute(query.order_by(Trial.id.desc()).limit(limit)).all()
     return [TrialToolchain(*row) for row in rows]
-
-
-def lines(s: Session, ids: Sequence[int]) -> set[tuple[str, str]]:
-    """Device and family of these trials, where they have a device."""
-    query = select(Trial.device_key, Trial.family).where(Trial.id.in_(ids), Trial.device_key.is_not(None))
-    return {(device, family) for device, family in s.execute(query.distinct()).all() if device is not None}
