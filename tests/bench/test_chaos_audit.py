@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from support.store import beat, compile_all, measure_all, running_job
 
+from bench.chaos import plan
 from bench.chaotic.audit import Findings, audit_leases, audit_store
 from bench.chaotic.clock import preload, set_clock
+from bench.chaotic.faults import FAULTS
 from bench.chaotic.process import children_of, processes_of
 from bench.chaotic.work import Posted
 from service.store import jobs, leases, moves, trials
@@ -138,6 +141,13 @@ def test_a_person_who_got_two_ids_or_none_is_heard(store: Database) -> None:
     one.answers.add(7)
     found = look(store, one, Posted({}, "lost", "token"))
     assert len(found.jobs_unexplained) == 2
+
+
+def test_a_seed_is_a_plan_in_which_every_kind_has_its_turn() -> None:
+    first = list(islice(plan(3), 40))
+    assert first == list(islice(plan(3), 40))
+    assert first != list(islice(plan(4), 40))
+    assert all({kind for kind, _ in first[at : at + 10]} == set(FAULTS) for at in (0, 10, 20, 30))
 
 
 def test_processes_of_a_run_are_found_by_mark_and_by_home(tmp_path: Path) -> None:
