@@ -74,7 +74,14 @@ class Asking:
             text = best.model_dump_json().encode()
             if row is not None:
                 key = (row.problem_key, row.device_key, row.policy_key)
-                more = {"family": row.family, "toolchain_key": row.toolchain_key}
-                self._index.keep(one.body, key, epoch, text, **more)
+                self._index.keep(
+                    one.body,
+                    key,
+                    epoch,
+                    text,
+                    family=row.family,
+                    toolchain_key=row.toolchain_key,
+                    stale=best.level == "stale",
+                )
             answers.append(text)
         return answers

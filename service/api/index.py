@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from service.api.tail import Tail
 from service.store import releases, trials
 from service.store.database import Database
-from service.store.enums import EventKind, TrialState
+from service.store.enums import EventKind
 from service.store.errors import StoreError
 from service.store.records import EventRecord
 
@@ -29,6 +29,8 @@ _log = structlog.get_logger("rooftile.api.index")
 FRESH_S = 5.0
 MOST_BYTES = 128 * 2**20
 MOST_BODIES = 50_000
+MOST_BODY_BYTES = 4096
+"""Of a body that is remembered: whoever pads a question pays for its answer himself."""
 
 Key: TypeAlias = tuple[str, str, str]
 """problem_key, device key, policy key."""
@@ -39,6 +41,7 @@ class _Kept:
     answer: bytes
     family: str | None
     toolchain_key: str | None
+    stale: bool
 
 
 class ReleaseIndex:
@@ -76,14 +79,17 @@ class ReleaseIndex:
         *,
         family: str | None,
         toolchain_key: str | None,
+        stale: bool,
     ) -> None:
         """Answer the same from now on. Nothing is kept when something was dropped since `epoch`: it may have
         been this."""
+        if len(body) > MOST_BODY_BYTES:
+            return
         with self._lock:
             if epoch != self._epoch or not self._tail.fresh(FRESH_S):
                 return
             self._drop(key)
-            self._kept[key] = _Kept(answer, family, toolchain_key)
+            self._kept[key] = _Kept(answer, family, toolchain_key, stale)
             self._bytes += len(answer)
             self._keys[body] = key
             self._keys.move_to_end(body)
@@ -112,7 +118,8 @@ class ReleaseIndex:
         if not rows:
             return
         changed = [row.subject_id for row in rows if row.kind is EventKind.RELEASE]
-        timed = any(row.kind is EventKind.TRIAL and row.to in _TIMED for row in rows)
+        # also one that is no longer: found to be wrong later, it counts for no toolchain any more
+        timed = any(row.kind is EventKind.TRIAL and {row.to, row.source} & _TIMED for row in rows)
         if not changed and not timed:
             return
         self.forget(())  # what is being read at this moment may be from before
@@ -127,8 +134,8 @@ class ReleaseIndex:
             self.clear()
 
     def _forget_stale(self) -> None:
-        """Drop what was not built by the newest toolchain of its family on its device: whether it is stale
-        hangs on the trials that come in now."""
+        """Drop what is stale, and what was not built by the newest toolchain of its family on its device:
+        whether it is stale hangs on the trials that come and go now."""
         with self._lock:
             pairs = {(key[1], kept.family) for key, kept in self._kept.items() if kept.family is not None}
         with self._database.read() as s:
@@ -137,7 +144,8 @@ class ReleaseIndex:
             stale = [
                 key
                 for key, kept in self._kept.items()
-                if kept.family is not None and kept.toolchain_key != newest.get((key[1], kept.family))
+                if kept.family is not None
+                and (kept.stale or kept.toolchain_key != newest.get((key[1], kept.family)))
             ]
         if stale:
             self.forget(stale)
@@ -148,10 +156,9 @@ class ReleaseIndex:
             self._bytes -= len(gone.answer)
 
 
-_TIMED = (TrialState.MEASURED.value, TrialState.CULLED.value)
+_TIMED = {state.value for state in trials.TIMED}
 
 
 def _newest_toolchain(s: Session, device_key: str, family: str) -> str | None:
-    states = (TrialState.MEASURED, TrialState.CULLED)
-    newest = trials.listing(s, device_key=device_key, family=family, states=states, limit=1).rows
+    newest = trials.toolchains(s, device_key, family, 1)
     return newest[0].toolchain_key if newest else None
