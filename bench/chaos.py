@@ -170,6 +170,7 @@ def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:
         crowd.wait()
         say("the storm is over; the jobs end")
         _drain(tormented)
+        crowd.ask_again()
         crowd.stop()
         found, failures = Findings(), list(crowd.failures)
         failures += _stop(tormented)

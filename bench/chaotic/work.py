@@ -116,6 +116,12 @@ class Crowd:
         """Until the last job is posted, and everybody who paused one has resumed it."""
         self._threads[0].join()
 
+    def ask_again(self) -> None:
+        """Whoever asked twice asks once more, now that all is over: the answer must be the one of then."""
+        for one in self.posted:
+            if one.tries > 1:
+                self._submit(one, twice=False)
+
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
