@@ -17,6 +17,7 @@ from . import events
 from .driver_errors import translate
 from .engine import WRITES, make_engine, parse, shown
 from .errors import StoreBusy, StoreError
+from .limits import limits
 
 T = TypeVar("T")
 
@@ -67,8 +68,10 @@ class Database:
         """`url`: sqlite:///FILE or postgresql://...; `name` becomes Postgres' application_name.
 
         Keep pools small: the sum over all processes has to stay below Postgres' max_connections.
+        Limits of time and number come from the environment (limits.py; SettingsError).
         """
         self._url = parse(url)
+        self._limits = limits()
         self._name = name
         self._pool_size = pool_size
         self._max_overflow = max_overflow
@@ -155,6 +158,7 @@ class Database:
                         name=self._name,
                         pool_size=self._pool_size,
                         max_overflow=self._max_overflow,
+                        allowed=self._limits,
                     )
         return engine
 

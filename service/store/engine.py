@@ -3,7 +3,8 @@
 SQLite: WAL, 30 s busy timeout, foreign keys, synchronous NORMAL (a power cut may lose the last
 commits, never damages the file; a killed process loses nothing). Transactions that write begin with
 BEGIN IMMEDIATE, so that they wait for the lock instead of failing when a read turns into a write.
-Postgres: statement, lock and idle-in-transaction limits, a small pool with pre-ping, a name.
+Postgres: statement, lock and idle-in-transaction limits, a small pool with pre-ping, a name, and an end
+to connections whose other end is gone. The limits are settings (limits.py).
 """
 
 from __future__ import annotations
@@ -20,13 +21,9 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from .errors import UnsuitableDatabase
+from .limits import Limits, limits
 
 BUSY_TIMEOUT_S = 30.0
-CONNECT_TIMEOUT_S = 5
-POOL_TIMEOUT_S = 5.0
-STATEMENT_TIMEOUT_MS = 30_000
-LOCK_TIMEOUT_MS = 5_000
-IDLE_IN_TRANSACTION_MS = 60_000
 
 WRITES = "rooftile_writes"
 """Execution option of a connection whose transactions write."""
@@ -76,12 +73,14 @@ def make_engine(
     pool_size: int = 2,
     max_overflow: int = 3,
     pooled: bool = True,
-    statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    allowed: Limits | None = None,
 ) -> Engine:
-    """An engine that has opened nothing yet."""
+    """An engine that has opened nothing yet. `allowed`: default, what the environment says."""
+    allowed = allowed or limits()
+    most = min(pool_size + max_overflow, int(allowed.pool))
+    size = min(pool_size, most)
     pool: dict[str, Any] = (
-        {"pool_size": pool_size, "max_overflow": max_overflow, "pool_timeout": POOL_TIMEOUT_S}
+        {"pool_size": size, "max_overflow": most - size, "pool_timeout": allowed.pool_wait_s}
         if pooled
         else {"poolclass": NullPool}
     )
@@ -93,20 +92,35 @@ def make_engine(
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    limits = {
-        "statement_timeout": statement_timeout_ms,
-        "lock_timeout": lock_timeout_ms,
-        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
+    options = {
+        "statement_timeout": round(allowed.statement_s * 1e3),
+        "lock_timeout": round(allowed.lock_s * 1e3),
+        "idle_in_transaction_session_timeout": round(allowed.idle_s * 1e3),
         "timezone": "UTC",
     }
     connect_args = {
-        "connect_timeout": CONNECT_TIMEOUT_S,
+        # libpq waits for at least two seconds
+        "connect_timeout": round(allowed.connect_s),
         "application_name": name[:63],
-        "options": " ".join(f"-c {key}={value}" for key, value in limits.items()),
+        "options": " ".join(f"-c {key}={value}" for key, value in options.items()),
+        **_silence(allowed.silence_s),
     }
     return create_engine(
         url, connect_args=connect_args, json_serializer=_json_text, pool_pre_ping=pooled, **pool
     )
+
+
+def _silence(seconds: float) -> dict[str, int]:
+    """Options of libpq by which a host that vanished without a word (power, cable, firewall) is noticed:
+    by probes while we wait for an answer, and by what nobody acknowledges while we send."""
+    third = max(1, round(seconds / 3))
+    return {
+        "keepalives": 1,
+        "keepalives_idle": third,
+        "keepalives_interval": third,
+        "keepalives_count": 2,
+        "tcp_user_timeout": round(seconds * 1e3),
+    }
 
 
 def _json_text(value: Any) -> str:

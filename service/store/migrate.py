@@ -2,8 +2,8 @@
 
 One migrator at a time (several API processes may start at once): an advisory lock on Postgres, a lock
 file beside the file on SQLite; the others wait, then find nothing to do. Each run is one transaction,
-DDL included, so a killed migration leaves nothing behind. On Postgres DDL waits at most a few seconds
-for its own locks and tries again, because reads queue up behind a waiting ALTER TABLE.
+DDL included, so a killed migration leaves nothing behind. On Postgres DDL waits at most a second for
+its own locks and tries again, because all reads queue up behind an ALTER TABLE that waits.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,14 @@ from service.paths import migrations_dir
 from .driver_errors import MIGRATE, translate
 from .engine import WRITES, make_engine, parse, shown
 from .errors import DatabaseUnreachable, SchemaMismatch, StoreBusy, StoreFull, StoreReadOnly
+from .limits import limits
 
 MIGRATE_LOCK = 0x526F6F66_00000002
 """Key of the advisory lock below which Postgres is migrated ("Roof", 2)."""
 WAIT_S = 120.0
-DDL_LOCK_TIMEOUT_MS = 3_000
+DDL_LOCK_S = 1.0
+PAUSE_S = 2.0
+"""Between two tries, in which those that queued up are served."""
 
 
 def upgrade(url: str, revision: str = "head") -> str:
@@ -101,7 +105,9 @@ def _config() -> Config:
 def _migrate(url: str, do: Callable[[Config], None]) -> str | None:
     place = parse(url)
     with _opened(place) as engine, _one_at_a_time(place, engine):
-        for attempt in stamina.retry_context(on=StoreBusy, attempts=6, timeout=WAIT_S, wait_initial=0.2):
+        for attempt in stamina.retry_context(
+            on=StoreBusy, attempts=None, timeout=WAIT_S, wait_initial=0.2, wait_max=PAUSE_S
+        ):
             with attempt:
                 return _in_one_transaction(place, engine, do)
     raise AssertionError("the loop above returns or raises")
@@ -134,8 +140,7 @@ def _opened(place: URL) -> Iterator[Engine]:
         place,
         name="rooftile-migrate",
         pooled=False,
-        statement_timeout_ms=0,
-        lock_timeout_ms=DDL_LOCK_TIMEOUT_MS,
+        allowed=replace(limits(), statement_s=0.0, lock_s=DDL_LOCK_S),
     )
     if place.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _without_foreign_keys)

@@ -265,7 +265,7 @@ def test_deadlocks_on_postgres_are_tried_again(postgres_url: str) -> None:
 
 
 def test_a_used_up_pool_says_busy_quickly(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.store.engine.POOL_TIMEOUT_S", 0.2)
+    monkeypatch.setenv("ROOFTILE_DATABASE_POOL_WAIT_S", "0.2")
     database = Database(sqlite_url, pool_size=1, max_overflow=0)
     with database.read() as s:
         s.execute(text("SELECT 1"))
