@@ -173,13 +173,14 @@ def disk(cluster: Cluster, rng: random.Random) -> Hit | None:
         time.sleep(rng.uniform(0.5, 4.0))
         ballast.unlink(missing_ok=True)
         return Hit(process.name, "disk full", 1)
-    with _limited(process, pid, resource.RLIMIT_FSIZE, rng.choice((0, 4096))):
+    with limited(process, pid, resource.RLIMIT_FSIZE, rng.choice((0, 4096))):
         time.sleep(rng.uniform(0.5, 4.0))
     return Hit(process.name, "no file may grow", 1)
 
 
 def memory(cluster: Cluster, rng: random.Random) -> Hit | None:
-    """Let it have hardly more address space than it has."""
+    """Let it have hardly more address space than it has, or less: then it gets nothing new at all, and a
+    child that it starts has half of that."""
     process = _holder(cluster, rng, "search", "compile", "measure", "emulate")
     pid = None if process is None else process.pid
     if process is None or pid is None:
@@ -187,7 +188,7 @@ def memory(cluster: Cluster, rng: random.Random) -> Hit | None:
     size = _address_space(pid)
     if size is None:
         return None
-    with _limited(process, pid, resource.RLIMIT_AS, size + rng.choice((0, 1 << 20, 8 << 20))):
+    with limited(process, pid, resource.RLIMIT_AS, rng.choice((size // 2, size, size + (1 << 20)))):
         time.sleep(rng.uniform(0.5, 4.0))
     return Hit(process.name, "memory starved", 1)
 
@@ -296,17 +297,20 @@ def _fill(ballast: Path) -> None:
 
 
 @contextmanager
-def _limited(process: Process, pid: int, kind: int, limit: int) -> Iterator[None]:
-    """Lower the soft limit of a process, and of nobody that comes after it under its name."""
+def limited(process: Process, pid: int, kind: int, limit: int) -> Iterator[None]:
+    """Lower the soft limit of a process and so of the children that it starts meanwhile, and of nobody that
+    comes after it under its name."""
     before = resource.prlimit(pid, kind)
     resource.prlimit(pid, kind, (limit, before[1]))
     try:
         yield
     finally:
         with process.lock:
-            if process.pid == pid:
+            for one in (pid, *children_of(pid)) if process.pid == pid else ():
                 with suppress(ProcessLookupError):
-                    resource.prlimit(pid, kind, before)
+                    soft, hard = resource.prlimit(one, kind)
+                    if soft == limit:  # else it has one of its own
+                        resource.prlimit(one, kind, (before[0] if hard == before[1] else hard, hard))
 
 
 def _address_space(pid: int) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -18,8 +20,8 @@ from support.store import beat, compile_all, measure_all, running_job
 from bench.chaos import plan
 from bench.chaotic.audit import Findings, audit_leases, audit_store
 from bench.chaotic.clock import preload, set_clock
-from bench.chaotic.faults import FAULTS
-from bench.chaotic.process import children_of, processes_of
+from bench.chaotic.faults import FAULTS, limited
+from bench.chaotic.process import Process, children_of, processes_of
 from bench.chaotic.work import Posted
 from service.store import jobs, leases, moves, trials
 from service.store.database import Database
@@ -186,6 +188,27 @@ def test_the_clock_of_one_process_moves_and_time_that_passed_does_not(tmp_path: 
         moved = next(line for line in lines if line[0] < wall - 80_000)
         assert 0 <= moved[1] - steady < 30
         process.kill()
+
+
+def test_limits_are_those_of_before_when_a_fault_is_over(tmp_path: Path) -> None:
+    text = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    environment = dict(os.environ)
+    process = Process("one", "compile", ("timeit",), environment, tmp_path, None, tmp_path / "log")
+    with subprocess.Popen([sys.executable, "-c", text]) as running:
+        process.running = running
+        before = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)
+        try:
+            with limited(process, running.pid, resource.RLIMIT_FSIZE, 4096):
+                assert wait(lambda: len(children_of(running.pid)) == 1)
+                (child,) = children_of(running.pid)
+                for pid in (running.pid, child):
+                    assert resource.prlimit(pid, resource.RLIMIT_FSIZE)[0] in (4096, before[0])
+                assert resource.prlimit(running.pid, resource.RLIMIT_FSIZE)[0] == 4096
+            for pid in (running.pid, child):
+                assert resource.prlimit(pid, resource.RLIMIT_FSIZE) == before
+        finally:
+            for pid in (*children_of(running.pid), running.pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 def wait(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
