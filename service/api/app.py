@@ -42,7 +42,7 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
-        with state.tail.listening(state.index.told):
+        with state.tail.listening(state.index.told), state.tail.listening(state.streams.told):
             state.tail.start()
             yield
             state.stopping.set()

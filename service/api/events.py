@@ -1,14 +1,13 @@
 """How does somebody follow a job: which events, from which one on, and when does the stream end?
 
-A stream holds no database session between two looks (a few milliseconds each, on threads of their own),
-so that any number of open streams leaves the pool and the threads of ordinary requests alone. Events
-are told in the order of their ids and the stream ends after the event by which the job ended.
+What was before is read from the database (a few milliseconds, on threads of their own); what comes after is
+heard from the tail, which asks once for all (streams.py): an open stream holds neither session nor thread.
+Events are told in the order of their ids and the stream ends after the event by which the job ended.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -17,16 +16,15 @@ import anyio.to_thread
 import structlog
 from fastapi.sse import format_sse_event
 
-from service.api import render
 from service.api.errors import BadFieldError
 from service.api.state import AppState
+from service.api.streams import written
 from service.store import events, jobs
 from service.store.errors import StoreError
 from service.store.records import EventRecord
 
 _log = structlog.get_logger("rooftile.api.events")
 
-POLL_S = 0.5
 PING_S = 15.0
 RETRY_MS = 1000
 _BATCH = 200
@@ -64,30 +62,42 @@ async def stream(state: AppState, job_id: int, after: int) -> AsyncIterator[byte
     """The events of a job as text/event-stream."""
     last = after
     yield format_sse_event(comment="rooftile", retry=RETRY_MS)
-    told = time.monotonic()
-    while not state.stopping.is_set():
-        try:
-            look = await anyio.to_thread.run_sync(_look, state, job_id, last, limiter=state.limiter())
-        except StoreError as error:
-            # The client comes back with Last-Event-ID, and by then the database may answer again.
-            _log.warning("stream cut", job_id=job_id, error=str(error))
-            return
-        for row in look.rows:
-            last = row.id
-            yield format_sse_event(
-                event=str(row.kind), id=str(row.id), data_str=json.dumps(render.event(row), allow_nan=False)
-            )
-        if look.ended:
-            yield format_sse_event(event="end", id=str(last), data_str=json.dumps({"job_id": job_id}))
-            return
-        now = time.monotonic()
-        if look.rows:
-            told = now
-        elif now - told >= PING_S:
-            told = now
-            yield format_sse_event(comment="ping")
-        if len(look.rows) < _BATCH:
-            await anyio.sleep(POLL_S)
+    # First listen, then read what was before: nothing falls between, and what comes twice has an old id.
+    with state.streams.following(job_id) as following:
+        behind = True
+        while not state.stopping.is_set():
+            while behind:
+                try:
+                    look = await anyio.to_thread.run_sync(_look, state, job_id, last, limiter=state.limiter())
+                except StoreError as error:
+                    # The client comes back with Last-Event-ID, and by then the database may answer again.
+                    _log.warning("stream cut", job_id=job_id, error=str(error))
+                    return
+                for row in look.rows:
+                    last = row.id
+                    yield written(row)
+                if look.ended:
+                    yield _end(job_id, last)
+                    return
+                behind = len(look.rows) >= _BATCH
+            rows = await following.wait(PING_S)
+            if following.behind:
+                following.behind, behind = False, True
+                continue
+            for told in rows:
+                if told.id > last:
+                    last = told.id
+                    yield told.text
+            if following.over:
+                if not state.stopping.is_set():
+                    yield _end(job_id, last)
+                return
+            if not rows:
+                yield format_sse_event(comment="ping")
+
+
+def _end(job_id: int, last: int) -> bytes:
+    return format_sse_event(event="end", id=str(last), data_str=json.dumps({"job_id": job_id}))
 
 
 def _look(state: AppState, job_id: int, last: int) -> _Look:

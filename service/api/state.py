@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 from service.api.asking import Asking
 from service.api.index import ReleaseIndex
 from service.api.readiness import Readiness
+from service.api.streams import Streams
 from service.api.tail import Tail
 from service.bus import Doorbell
 from service.metrics import Metrics
@@ -19,8 +20,8 @@ from service.store.database import Database
 from service.store.records import TokenRecord
 
 VERSION = "0.1.0"
-# Threads that streams may use for their polls, apart from the threads of ordinary requests: however
-# many streams are open, and however slow the database is, /healthz still finds a thread.
+# Threads on which streams read what was before them, apart from the threads of ordinary requests: however
+# many streams are opened, and however slow the database is, /healthz still finds a thread.
 STREAM_THREADS = 8
 # Threads of ordinary requests.
 REQUEST_THREADS = 20
@@ -43,6 +44,7 @@ class AppState:
     tail: Tail = field(init=False)
     index: ReleaseIndex = field(init=False)
     asking: Asking = field(init=False)
+    streams: Streams = field(init=False)
     metrics: Metrics = field(init=False)
     readiness: Readiness = field(init=False)
 
@@ -50,6 +52,7 @@ class AppState:
         self.tail = Tail(self.database, self.stopping)
         self.index = ReleaseIndex(self.database, self.tail)
         self.asking = Asking(self.database, self.index)
+        self.streams = Streams(self.database)
         self.metrics = Metrics(self.database, VERSION)
         self.readiness = Readiness(self.settings)
 

@@ -21,8 +21,9 @@ import httpx2
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy import event as sa_event
 
-from service.api import events
+from service.api import events, streams
 from service.settings import Settings
 
 ADMIN = "admin-token-of-the-tests-0123456789"
@@ -114,7 +115,6 @@ def test_proxies_are_told_not_to_hold_events_back_and_silence_is_pinged(
     server: str, seed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "PING_S", 0.2)
-    monkeypatch.setattr(events, "POLL_S", 0.05)
     seed.device()
     job = seed.job()
     url = f"{server}/v1/jobs/{job.id}/events"
@@ -132,7 +132,7 @@ def test_proxies_are_told_not_to_hold_events_back_and_silence_is_pinged(
     assert pings == 3
 
 
-def test_forty_open_streams_hold_up_nobody(server: str, seed: Any) -> None:
+def test_forty_open_streams_hold_up_nobody(app: FastAPI, server: str, seed: Any) -> None:
     seed.device()
     job = seed.job()
     seed.start(job)
@@ -149,6 +149,14 @@ def test_forty_open_streams_hold_up_nobody(server: str, seed: Any) -> None:
         for _ in range(2):  # every stream is past its first look
             for lines in streams:
                 assert next(lines)["event"] in ("job", "job_problem")
+        # all of them together cost a look of the tail, four a second, and hold no connection
+        engine = app.state.rooftile.database.engine()
+        asked: list[str] = []
+        sa_event.listen(engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
+        time.sleep(1.0)
+        assert sum("FROM events" in statement for statement in asked) <= 8
+        assert len(asked) <= 16
+        assert engine.pool.checkedout() <= 1
         times: dict[str, list[float]] = {"/healthz": [], "/readyz": [], "/v1/jobs": []}
         for n in range(10):
             for path, taken in times.items():
@@ -162,6 +170,24 @@ def test_forty_open_streams_hold_up_nobody(server: str, seed: Any) -> None:
                 taken.append(time.monotonic() - start)
         for path, taken in times.items():
             assert sorted(taken)[len(taken) // 2] < 0.2, (path, taken)
+
+
+def test_a_client_that_does_not_read_gets_the_rest_from_the_database(
+    server: str, seed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST_BEHIND", 3)
+    seed.device()
+    job = seed.job()
+    row = seed.start(job)[0]
+    told: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: told.extend(follow(server, job.id)))
+    thread.start()
+    time.sleep(0.5)
+    seed.trials(row, [900.0, 600.0, 700.0, 800.0])  # more than three in each transaction
+    seed.end(job)
+    thread.join(20)
+    assert told == follow(server, job.id)
+    assert [e["data"]["to"] for e in told if e["event"] == "trial"].count("measured") == 4
 
 
 def _run(settings: Settings, port: int, **more: str) -> subprocess.Popen[str]:
