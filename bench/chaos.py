@@ -116,6 +116,8 @@ class Outcome:
     failures: list[str]
     """Answers that no client should get, and workers that did not end as they should."""
     seconds: float
+    lives: list[dict[str, Any]] = field(default_factory=list)
+    """Of each process: how often it was started, and with which statuses it ended before its last order."""
 
     def figures(self) -> dict[str, float | int | None]:
         found = self.found
@@ -154,7 +156,13 @@ class Outcome:
             {"kind": "end", "of": of, "state": state, "reason": reason, "count": count}
             for (of, state, reason), count in sorted(self.found.ends.items())
         ]
-        return [*kinds, *hits, *ends, *({"kind": "wrong", "text": text} for text in self.sentences())]
+        return [
+            *kinds,
+            *hits,
+            *ends,
+            *self.lives,
+            *({"kind": "wrong", "text": text} for text in self.sentences()),
+        ]
 
 
 def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:
@@ -173,6 +181,10 @@ def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:
         crowd.ask_again()
         crowd.stop()
         found, failures = Findings(), list(crowd.failures)
+        lives = [
+            {"kind": "process", "name": one.name, "starts": one.starts, "ends": sorted(one.ends)}
+            for one in tormented.processes
+        ]
         failures += _stop(tormented)
         with tormented.database.read() as s:
             audit_store(s, crowd.posted, found)
@@ -181,7 +193,7 @@ def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:
         _serve_again(tormented)
         audit_releases(tormented, found)
         failures += _stop(tormented, "api")
-    return Outcome(storm, found, failures, time.monotonic() - started)
+    return Outcome(storm, found, failures, time.monotonic() - started, lives)
 
 
 def _wait_until_up(tormented: Cluster) -> None:
