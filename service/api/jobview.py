@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -11,26 +12,64 @@ from service.api import emulation_text, render, schemas
 from service.jobs import proving
 from service.store import emulations, events, jobs, races, releases, trials
 from service.store.enums import EntrantRole, RaceState
-from service.store.records import JobProblemRecord, JobRecord, RaceRecord, TrialRecord
+from service.store.records import (
+    JobProblemRecord,
+    JobRecord,
+    OutcomeCount,
+    ProblemName,
+    RaceRecord,
+    ReleaseRecord,
+    TrialRecord,
+)
 
 SHOWN_TITLES = 4
 
 
-def summary(s: Session, job: JobRecord) -> schemas.JobSummary:
-    """A job as lists show it."""
-    rows = jobs.problems(s, job.id)
-    return schemas.JobSummary(**_summary_fields(job, rows, render.counts(trials.counts(s, job_id=job.id))))
+def summaries(s: Session, rows: Sequence[JobRecord]) -> list[schemas.JobSummary]:
+    """Jobs as lists show them."""
+    ids = [job.id for job in rows]
+    named, counts = jobs.names(s, ids), trials.counts_of_jobs(s, ids)
+    return [
+        schemas.JobSummary(**_summary_fields(job, named[job.id], render.counts(counts.get(job.id, ()))))
+        for job in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the problems of one job need, by job problem id; all of it asked for at once."""
+
+    counts: Mapping[int, Sequence[OutcomeCount]]
+    fastest: Mapping[int, TrialRecord]
+    raced: Mapping[int, RaceRecord]
+    releases: Mapping[int, ReleaseRecord]
+    """Those that were made by this job and are served."""
+    trials: Mapping[int, TrialRecord]
+    """Of the races, by trial id."""
+
+
+def _look(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) -> _Found:
+    raced = {
+        race.job_problem_id: race for race in races.of_job(s, job.id) if race.state is RaceState.DONE
+    }  # oldest first, so the newest of a problem stays
+    lines = {(row.problem_key, row.device_key, job.policy_key) for row in rows if row.device_key is not None}
+    served = [release for release, _ in releases.served(s, lines).values()] if lines else []
+    entered = {one.trial_id for race in raced.values() for one in race.entrants if one.trial_id is not None}
+    return _Found(
+        counts=trials.counts_of_problems(s, job.id),
+        fastest=trials.best_of_job(s, job.id),
+        raced=raced,
+        releases={release.job_problem_id: release for release in served},
+        trials=trials.many(s, entered) if entered else {},
+    )
 
 
 def full(s: Session, job: JobRecord) -> schemas.Job:
     """A job with its problems, its outcomes and the best of each problem."""
     rows = jobs.problems(s, job.id)
     outcomes = trials.counts(s, job_id=job.id)
-    fastest = trials.best_of_job(s, job.id)
-    raced = {
-        race.job_problem_id: race for race in races.of_job(s, job.id) if race.state is RaceState.DONE
-    }  # oldest first, so the newest of a problem stays
-    problems = [_problem(s, job, row, fastest.get(row.id), raced.get(row.id)) for row in rows]
+    found = _look(s, job, rows)
+    problems = [_problem(s, row, found) for row in rows]
     return schemas.Job(
         **_summary_fields(job, rows, render.counts(outcomes)),
         request=dict(job.request),
@@ -45,7 +84,7 @@ def full(s: Session, job: JobRecord) -> schemas.Job:
 
 
 def _summary_fields(
-    job: JobRecord, rows: list[JobProblemRecord], counts: Mapping[str, int]
+    job: JobRecord, rows: Sequence[JobProblemRecord | ProblemName], counts: Mapping[str, int]
 ) -> dict[str, Any]:
     devices = dict.fromkeys(row.device_key or row.arch for row in rows)
     return {
@@ -69,13 +108,7 @@ def _summary_fields(
     }
 
 
-def _problem(
-    s: Session,
-    job: JobRecord,
-    row: JobProblemRecord,
-    fastest: TrialRecord | None,
-    race: RaceRecord | None,
-) -> schemas.JobProblem:
+def _problem(s: Session, row: JobProblemRecord, found: _Found) -> schemas.JobProblem:
     return schemas.JobProblem(
         id=row.id,
         position=row.position,
@@ -93,8 +126,8 @@ def _problem(
             trials=row.budget_trials, seconds=row.budget_seconds, device_seconds=row.budget_device_seconds
         ),
         elapsed_s=row.elapsed_s,
-        counts=render.counts(trials.counts(s, job_problem_id=row.id)),
-        best=_best(s, job, row, fastest, race),
+        counts=render.counts(found.counts.get(row.id, ())),
+        best=_best(s, row, found),
     )
 
 
@@ -106,23 +139,14 @@ def baseline_us(race: RaceRecord | None) -> float | None:
     return None
 
 
-def _best(
-    s: Session,
-    job: JobRecord,
-    row: JobProblemRecord,
-    fastest: TrialRecord | None,
-    race: RaceRecord | None,
-) -> schemas.BestOfJob | None:
+def _best(s: Session, row: JobProblemRecord, found: _Found) -> schemas.BestOfJob | None:
     """The fastest trial; after the race by the race's times, which alone compare with the Baseline. Where no
     device was asked for, the best by the cost model."""
+    fastest, race = found.fastest.get(row.id), found.raced.get(row.id)
     if fastest is None:
         return _ranked(s, row) if row.device_key is None else None
     trial, time_us = fastest, fastest.time_us
-    release = None
-    if row.device_key is not None:
-        release = releases.best(s, row.problem_key, row.device_key, job.policy_key)
-        if release is not None and release.job_problem_id != row.id:
-            release = None
+    release = found.releases.get(row.id)
     if race is not None:
         timed = [
             (entrant.measurement.median_us, entrant.trial_id)
@@ -133,7 +157,7 @@ def _best(
         served = [pair for pair in timed if release is not None and pair[1] == release.trial_id]
         if timed:
             time_us, trial_id = min(served or timed)
-            trial = trials.get(s, trial_id) or fastest
+            trial = found.trials.get(trial_id, fastest)
     if time_us is None:
         return None
     baseline = baseline_us(race)

@@ -15,7 +15,7 @@ from . import problems as problem_rows
 from .enums import JobProblemReason, JobProblemState, JobReason, JobState
 from .errors import Conflict, NotFound
 from .models import Job, JobProblem, Problem
-from .records import JobProblemRecord, JobRecord, Json, NewJob, Page
+from .records import JobProblemRecord, JobRecord, Json, NewJob, Page, ProblemName
 from .sql import changed, insert_ignoring
 from .transitions import JOB, JOB_PROBLEM, final
 
@@ -246,6 +246,20 @@ def problems(s: Session, job_id: int) -> list[JobProblemRecord]:
     query = _problems().where(JobProblem.job_id == job_id).order_by(JobProblem.position)
     now = clock.now(s)
     return [_problem(row, spec, now) for row, spec in s.execute(query).all()]
+
+
+def names(s: Session, job_ids: Sequence[int]) -> dict[int, list[ProblemName]]:
+    """What the problems of each of these jobs are called, in their order, by job id."""
+    query = (
+        select(JobProblem.job_id, Problem.title, JobProblem.device_key, JobProblem.arch)
+        .join(Problem, Problem.key == JobProblem.problem_key)
+        .where(JobProblem.job_id.in_(job_ids))
+        .order_by(JobProblem.job_id, JobProblem.position)
+    )
+    found: dict[int, list[ProblemName]] = {job_id: [] for job_id in job_ids}
+    for job_id, title, device_key, arch in s.execute(query).all():
+        found[job_id].append(ProblemName(title, device_key, arch))
+    return found
 
 
 def problem(s: Session, job_problem_id: int) -> JobProblemRecord | None:

@@ -222,7 +222,7 @@ def latest(s: Session, job_problem_id: int) -> RaceRecord | None:
 def of_job(s: Session, job_id: int) -> list[RaceRecord]:
     """All races of a job, oldest first."""
     query = select(Race).where(Race.job_id == job_id).order_by(Race.id)
-    return [_record(s, race) for race in s.scalars(query.execution_options(populate_existing=True))]
+    return _records(s, s.scalars(query.execution_options(populate_existing=True)).all())
 
 
 def _waiting(device_key: str) -> Select[Race]:
@@ -323,13 +323,24 @@ def _result(row: RaceEntrant, measurement: Measurement | None, verdict: Verdict 
 
 
 def _record(s: Session, race: Race) -> RaceRecord:
+    return _records(s, [race])[0]
+
+
+def _records(s: Session, races: Sequence[Race]) -> list[RaceRecord]:
     rows = s.execute(
         select(RaceEntrant, Measurement, Verdict)
         .outerjoin(Measurement, Measurement.id == RaceEntrant.measurement_id)
         .outerjoin(Verdict, Verdict.id == RaceEntrant.verdict_id)
-        .where(RaceEntrant.race_id == race.id)
-        .order_by(RaceEntrant.position)
+        .where(RaceEntrant.race_id.in_([race.id for race in races]))
+        .order_by(RaceEntrant.race_id, RaceEntrant.position)
     ).all()
+    entered: dict[int, list[EntrantResult]] = {race.id: [] for race in races}
+    for entrant, measurement, verdict in rows:
+        entered[entrant.race_id].append(_result(entrant, measurement, verdict))
+    return [_told(race, entered[race.id]) for race in races]
+
+
+def _told(race: Race, entrants: Sequence[EntrantResult]) -> RaceRecord:
     return RaceRecord(
         id=race.id,
         job_id=race.job_id,
@@ -341,7 +352,7 @@ def _record(s: Session, race: Race) -> RaceRecord:
         attempt=race.attempt,
         policy=race.policy,
         seed=race.seed,
-        entrants=tuple(_result(*row) for row in rows),
+        entrants=tuple(entrants),
         noise=race.noise,
         environment=race.environment,
         evidence=race.evidence or {},

@@ -509,6 +509,14 @@ class OutcomeCount:
     count: int
 
 
+class ProblemName(NamedTuple):
+    """What lists of jobs show of a job problem."""
+
+    title: str
+    device_key: str | None
+    arch: str
+
+
 class TrialProgress(NamedTuple):
     """What the search has to know of a trial."""
 

@@ -6,10 +6,10 @@ module (`trials.claim_compile`), because callers think of them as one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from . import clock, emulations, jobs, moves, races
 from .claims import (
@@ -50,6 +50,8 @@ __all__ = [
     "claim_measure",
     "compile_waits",
     "counts",
+    "counts_of_jobs",
+    "counts_of_problems",
     "detail",
     "expire",
     "fail",
@@ -58,6 +60,7 @@ __all__ = [
     "get",
     "in_flight",
     "listing",
+    "many",
     "measure_waits",
     "of_problem",
     "progress",
@@ -208,9 +211,17 @@ def ranked(s: Session, job_problem_id: int, limit: int) -> list[TrialRecord]:
 
 def best_of_job(s: Session, job_id: int) -> dict[int, TrialRecord]:
     """`best` for each job problem of a job that has one, by job problem id."""
-    ids = s.scalars(select(JobProblem.id).where(JobProblem.job_id == job_id)).all()
-    found = {one: best(s, one) for one in ids}
-    return {one: trial for one, trial in found.items() if trial is not None}
+    order = (Trial.time_us, Trial.number)
+    place = func.row_number().over(partition_by=Trial.job_problem_id, order_by=order)
+    placed = select(Trial.id, place.label("place")).where(Trial.job_id == job_id, _promotable()).subquery()
+    first = select(placed.c.id).where(placed.c.place == 1)
+    found = s.scalars(select(Trial).where(Trial.id.in_(first)))
+    return {row.job_problem_id: trial_record(row) for row in found}
+
+
+def many(s: Session, ids: Collection[int]) -> dict[int, TrialRecord]:
+    """Those of these trials that there are, by id."""
+    return {row.id: trial_record(row) for row in s.scalars(select(Trial).where(Trial.id.in_(ids)))}
 
 
 def counts(s: Session, *, job_id: int | None = None, job_problem_id: int | None = None) -> list[OutcomeCount]:
@@ -220,7 +231,30 @@ def counts(s: Session, *, job_id: int | None = None, job_problem_id: int | None 
         query = query.where(Trial.job_id == job_id)
     if job_problem_id is not None:
         query = query.where(Trial.job_problem_id == job_problem_id)
-    rows = [OutcomeCount(state, reason, count) for state, reason, count in s.execute(query).all()]
+    return _sorted(OutcomeCount(state, reason, count) for state, reason, count in s.execute(query).all())
+
+
+def counts_of_jobs(s: Session, job_ids: Collection[int]) -> dict[int, list[OutcomeCount]]:
+    """`counts` of each of these jobs that has trials, by job id."""
+    return _counts_by(s, Trial.job_id, Trial.job_id.in_(job_ids))
+
+
+def counts_of_problems(s: Session, job_id: int) -> dict[int, list[OutcomeCount]]:
+    """`counts` of each problem of a job that has trials, by job problem id."""
+    return _counts_by(s, Trial.job_problem_id, Trial.job_id == job_id)
+
+
+def _counts_by(
+    s: Session, owner: InstrumentedAttribute[int], where: ColumnElement[bool]
+) -> dict[int, list[OutcomeCount]]:
+    query = select(owner, Trial.state, Trial.reason, func.count()).where(where)
+    found: dict[int, list[OutcomeCount]] = {}
+    for one, state, reason, count in s.execute(query.group_by(owner, Trial.state, Trial.reason)).all():
+        found.setdefault(one, []).append(OutcomeCount(state, reason, count))
+    return {one: _sorted(rows) for one, rows in found.items()}
+
+
+def _sorted(rows: Iterable[OutcomeCount]) -> list[OutcomeCount]:
     return sorted(rows, key=lambda row: (row.state.value, row.reason.value if row.reason else ""))
 
 

@@ -177,7 +177,7 @@ def page_of_jobs(
         limit=page.limit,
     )
     return schemas.JobPage(
-        jobs=[jobview.summary(s, job) for job in found.rows],
+        jobs=jobview.summaries(s, found.rows),
         next_page_token=None if found.next is None else pages.encode_token("jobs", found.next),
     )
 
