@@ -21,7 +21,7 @@ from rooftile.errors import FieldError, RooftileError, ServiceError, ServiceUnre
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
 GROUP = "rooftile.commands"
-SERVER_WORDS = ("serve", "tune", "worker", "migrate", "token", "doctor")
+SERVER_WORDS = ("serve", "tune", "worker", "migrate", "token", "device", "doctor")
 
 
 class _UsageError(Exception):
@@ -79,6 +79,7 @@ _SERVER_HELP = {
     "worker": "Run one worker.",
     "migrate": "Bring the database to this version.",
     "token": "Make, list and revoke tokens.",
+    "device": "List devices, take one out of service and put it back.",
     "doctor": "Say what is here, what is missing and how to get it.",
 }
 
