@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -26,7 +27,7 @@ def default_home() -> Path:
 
 
 class Settings(BaseSettings):
-    """The variables a user may set (ROOFTILE_HOME, _URL, _TOKEN, _DATABASE_URL, _BROKER_URL, _CACHE_MIB)."""
+    """The variables a user may set: ROOFTILE_ and the name of a field."""
 
     model_config = SettingsConfigDict(
         env_prefix="ROOFTILE_", env_ignore_empty=True, extra="ignore", frozen=True
@@ -39,6 +40,24 @@ class Settings(BaseSettings):
     broker_url: str | None = None
     cache_mib: int = Field(default=4096, ge=16)
     """Size of the compile workers' artifact cache under the home; the least recently used goes first."""
+
+    log_format: Literal["text", "json"] = "text"
+    """How log lines look (service/bus/logs.py)."""
+
+    requests_per_s: int = Field(default=1000, ge=0)
+    """Requests that a token without the scope admin may send in a second; 0: any number."""
+
+    submissions_per_min: int = Field(default=600, ge=0)
+    """Jobs that such a token may submit in a minute; 0: any number."""
+
+    open_jobs: int = Field(default=100, ge=1)
+    """Open jobs that such a token may have."""
+
+    cors_origins: str = ""
+    """Origins (`https://dash.example`, several by commas) whose pages may ask this API; none by default."""
+
+    audit_days: float = Field(default=365.0, gt=0)
+    """For so long it is kept who did what."""
 
     @field_validator("home", mode="after")
     @classmethod
@@ -94,6 +113,17 @@ class Settings(BaseSettings):
         # Valkey speaks Redis' protocol and kombu knows it under that name only.
         return {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme) + "://" + rest
 
+    @field_validator("cors_origins", mode="after")
+    @classmethod
+    def _origins(cls, value: str) -> str:
+        for origin in filter(None, (part.strip() for part in value.split(","))):
+            parts = urlsplit(origin)
+            if parts.scheme not in ("http", "https") or not parts.hostname or origin.rstrip("/") != origin:
+                raise ValueError("must be origins like https://dash.example, separated by commas")
+            if parts.path or parts.query or parts.fragment or "@" in parts.netloc:
+                raise ValueError("must be origins like https://dash.example, separated by commas")
+        return value
+
     def model_post_init(self, _context: object) -> None:
         if not self.database_url:
             # frozen: the default hangs on another field, so it is set here, once.
@@ -108,6 +138,11 @@ class Settings(BaseSettings):
     def sweep_s(self) -> float:
         """How often a worker looks into the database by itself."""
         return EMBEDDED_SWEEP_S if self.embedded else CLUSTER_SWEEP_S
+
+    @property
+    def origins(self) -> list[str]:
+        """Whose pages may ask this API."""
+        return [part.strip() for part in self.cors_origins.split(",") if part.strip()]
 
     @property
     def token_text(self) -> str | None:

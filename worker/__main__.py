@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,7 @@ from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
 from search_space.device import device_of
-from service.bus import Doorbell, HostGate, Kind, Loop, be_child, queue_of, run_loop
-from service.bus.logs import setup_logs
+from service.bus import Doorbell, HostGate, Kind, Loop, be_child, leave, queue_of, run_loop
 from service.host import ALIAS, VARIABLE, test_host
 from service.paths import prepare_home
 from service.settings import Settings, get_settings
@@ -41,6 +41,7 @@ from worker.ownership import DeviceOwnership, wait_for_device
 
 _log = structlog.get_logger("rooftile.worker")
 
+HAND_OVER_S, STOP_S = 0.5, 6.0
 NICE = 10
 """Of the emulate worker of the embedded shape, and so of what it starts."""
 
@@ -62,7 +63,6 @@ def main(argv: list[str] | None = None) -> int:
     measuring.add_argument("--device", default="auto", help="key of the device; auto is this machine's CPU")
     options = parser.parse_args(argv)
     be_child()
-    setup_logs()
     try:
         settings = get_settings()
         home = prepare_home(settings.home).root
@@ -106,13 +106,29 @@ def _run(
     guarded = _Fatal(worker.step)
     loop = guarded.loop = worker.stopper = Loop(guarded, sweep_s=settings.sweep_s, name=name)
     keeper.start()
+    ended = threading.Event()
+    threading.Thread(target=_hand_over, args=(loop, keeper, ended), name="hand-over", daemon=True).start()
     try:
         run_loop(loop, settings, [queue])
     finally:
+        ended.set()
         keeper.stop()
     if guarded.error is not None:
         raise OperationError(str(guarded.error))
     return 0
+
+
+def _hand_over(loop: Loop, keeper: Keeper, ended: threading.Event) -> None:
+    """What a worker that is told to stop cannot end at once, somebody else may take up: a late result of ours
+    changes nothing, and a lease would hold it up. A step that goes on and on is left under way."""
+    loop.wait_stopped()
+    if ended.wait(HAND_OVER_S):
+        return
+    with contextlib.suppress(StoreError):  # the lease runs out then
+        keeper.give_back()
+    if not ended.wait(STOP_S):
+        keeper.stop()
+        leave(0)
 
 
 def _compile(settings: Settings, database: Database, home: Path, jobs: int | None, *, without_c: bool) -> int:
@@ -231,4 +247,4 @@ def _own(database: Database, keeper: Keeper, key: str, uuid: str | None = None) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

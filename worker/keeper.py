@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import structlog
 from sqlalchemy.orm import Session
 
+from service.bus.logs import say_who
 from service.host import boot_mark, host_name
 from service.periods import device_lease_s, heartbeat_s, lease_s, renew_s
 from service.store import emulation_claims, leases, races, trials, workers
@@ -63,6 +64,7 @@ class Keeper:
         self.here = f"{kind}@{self.host}/{boot_mark()}-"
         """How the owner of every worker of this kind begins that shares this host's locks."""
         self.owner = f"{self.here}{os.getpid()}-{os.urandom(3).hex()}"
+        say_who(process=str(kind), worker=self.owner, host=self.host)
         self.data: dict[str, Any] = {}
         self._database = database
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import socket
 import sys
@@ -14,8 +15,9 @@ from fastapi import FastAPI
 
 from service.api.app import create_app, state_of_app
 from service.api.protocol import BoundedHttp
-from service.bus import be_child
+from service.bus import be_child, say_who
 from service.errors import OperationError, PortTakenError
+from service.host import host_name
 from service.settings import get_settings
 from service.store.errors import StoreError
 
@@ -31,6 +33,8 @@ class _Server(uvicorn.Server):
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)
         state_of_app(self._app).stopping.set()
         super().handle_exit(sig, frame)
 
@@ -76,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
             # uvicorn raises the signal again after its shutdown; ending in order is exit code 0.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: None)
+            say_who(process="api", host=host_name())
             _Server(config, app).run(sockets=[listener])
     except (OperationError, StoreError) as error:
         print(f"rooftile: {error}", file=sys.stderr)

@@ -7,15 +7,15 @@ doorbell.py  Doorbell: "there is work", never blocks, never raises
 loop.py      Loop: claim, do, complete until stopped
 worker.py    run_loop(): a Loop as the main of a process, with Celery's doorbell where there is a broker
 hostgate.py  HostGate: compiling and searching together, or measuring alone, on one host
-logs.py      setup_logs(): how log lines look (be_child calls it)
+logs.py      setup_logs(): how log lines look (be_child calls it); say_who(), about(): who says it, of what
 child.py     be_child(): a process that dies with its supervisor
 """
 
 from service.bus.app import make_celery
-from service.bus.child import be_child, die_with_parent
+from service.bus.child import be_child, die_with_parent, leave
 from service.bus.doorbell import Doorbell
 from service.bus.hostgate import GateInterrupted, HostGate
-from service.bus.logs import setup_logs
+from service.bus.logs import about, say_who, setup_logs
 from service.bus.loop import Loop
 from service.bus.names import MAX_JOB_S, Kind, measure_queue, queue_of, task_of
 from service.bus.worker import run_loop
@@ -27,12 +27,15 @@ __all__ = [
     "HostGate",
     "Kind",
     "Loop",
+    "about",
     "be_child",
     "die_with_parent",
+    "leave",
     "make_celery",
     "measure_queue",
     "queue_of",
     "run_loop",
+    "say_who",
     "setup_logs",
     "task_of",
 ]

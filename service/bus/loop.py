@@ -56,6 +56,10 @@ class Loop:
     def stopping(self) -> bool:
         return self._stop.is_set()
 
+    def wait_stopped(self) -> None:
+        """Returns when somebody has called `stop()`."""
+        self._stop.wait()
+
     def ring(self) -> None:
         """There may be work: look now."""
         self._bell.set()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -37,19 +38,30 @@ def run_loop(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
         _run_celery(loop, settings, queues)
 
 
-def _run_plain(loop: Loop) -> None:
-    def stop(_number: int, _frame: FrameType | None) -> None:
+def _on_signals(loop: Loop, leave: Callable[[], None]) -> None:
+    """The first SIGTERM or SIGINT stops the loop and calls `leave`, the second ends the process at once."""
+    told = False
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal told
+        if told:
+            os._exit(128 + number)
+        told = True
         loop.stop()
-        interrupt_wait()
+        leave()
 
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, stop)
+
+
+def _run_plain(loop: Loop) -> None:
+    _on_signals(loop, interrupt_wait)
     loop.run()
 
 
 def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
-    from celery.exceptions import SecurityWarning
+    from celery.exceptions import SecurityWarning, WorkerShutdown
 
     # Celery warns root of pickle; we accept JSON only. In a container root may well be the user.
     warnings.simplefilter("ignore", SecurityWarning)
@@ -63,20 +75,36 @@ def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
     loop.start()
     ended = threading.Event()
 
+    left = threading.Event()
+
+    def leave() -> None:
+        # Wherever Celery is: it may be waiting for a broker that is away, and looks at no flag meanwhile. A
+        # message that it holds is only a bell. Once: the second would hit it in its own shutdown.
+        if not left.is_set():
+            left.set()
+            raise WorkerShutdown(0)
+
     def stop_worker() -> None:
         # A loop that was stopped from inside takes Celery with it.
         while not ended.wait(0.2):
             if loop.stopping:
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGUSR1)
                 return
 
     threading.Thread(target=stop_worker, name="loop-watch", daemon=True).start()
     threading.Thread(
         target=warn_of_eviction, args=(str(settings.broker_url),), name="eviction", daemon=True
     ).start()
+
     # solo: the task is one line, and prefork children may not have children of their own (CE-25), nor
     # leave orphans behind a time limit (CE-26). Liveness is our own heartbeat row, not Celery's (CE-13).
-    worker = app.Worker(
+    class Worker(app.Worker):  # type: ignore[misc]
+        def install_platform_tweaks(self, _worker: object) -> None:
+            """Celery would take the signals. Ours stop the loop at once, not after Celery has ended."""
+            _on_signals(loop, leave)
+            signal.signal(signal.SIGUSR1, lambda *_: leave())
+
+    worker = Worker(
         pool="solo",
         concurrency=1,
         queues=list(queues),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -162,8 +163,8 @@ class Child:
             for line in lines:
                 self._log.write(line)
                 text = line.decode(errors="replace").rstrip()
-                if "[error" in text or "[critical" in text:
-                    self._surface(self.spec.name, text.partition("]")[2].strip() or text)
+                if (told := alarm(text)) is not None:
+                    self._surface(self.spec.name, told)
 
     def last_words(self) -> str:
         """The last line it wrote."""
@@ -176,6 +177,22 @@ class Child:
             f"The {self.spec.name} process ended at once {self._quick_deaths} times in a row "
             f"({_how(code)}); its log is {self._log_path}.{words}"
         )
+
+
+def alarm(line: str) -> str | None:
+    """What a line of a log says that a person should see; None: nothing."""
+    if line.startswith("{"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return None
+        if not isinstance(entry, dict) or entry.get("level") not in ("error", "critical"):
+            return None
+        error = entry.get("error")
+        return f"{entry.get('event')}: {error}" if error else str(entry.get("event"))
+    if "[error" in line or "[critical" in line:
+        return line.partition("]")[2].strip() or line
+    return None
 
 
 def _how(code: int) -> str:
