@@ -22,7 +22,7 @@ from service.api.query import check_headers, check_query
 from service.api.state import AppState, state_of
 from service.store import logins, tokens
 from service.store.enums import Scope
-from service.store.records import TokenRecord
+from service.store.records import By, TokenRecord
 
 COOKIE = "rooftile_session"
 CSRF_HEADER = "X-CSRF-Token"
@@ -73,7 +73,7 @@ def identify(request: Request) -> Principal | None:
     state = state_of(request)
     header = request.headers.get("authorization")
     if header is not None:
-        return _of_token(state, header)
+        return _of_token(state, header, _host(request))
     cookie = request.cookies.get(COOKIE)
     if not cookie or len(cookie) > _MAX_TOKEN:
         return None
@@ -90,7 +90,7 @@ def identify(request: Request) -> Principal | None:
     )
 
 
-def _of_token(state: AppState, header: str) -> Principal:
+def _of_token(state: AppState, header: str, host: str | None) -> Principal:
     kind, _, clear = header.partition(" ")
     clear = clear.strip()
     if kind.lower() != "bearer" or not clear or len(clear) > _MAX_TOKEN or not clear.isascii():
@@ -100,12 +100,22 @@ def _of_token(state: AppState, header: str) -> Principal:
         token = tokens.check(s, clear)
     if token is None:
         state.known_tokens.pop(hashed, None)
+        state.limits.guessed(host)
         raise _unauthorized("This token is unknown, expired or revoked.", "invalid_token")
     if len(state.known_tokens) >= _MOST_KNOWN:
         state.known_tokens.clear()
     state.known_tokens[hashed] = (token, asked_s + KNOWN_S)
     _touch(state, token.id)
     return _principal(token)
+
+
+def _host(request: Request) -> str | None:
+    return None if request.client is None else request.client.host
+
+
+def by(request: Request, principal: Principal) -> By:
+    """Whom the audit names for what this request does."""
+    return By(actor=principal.owner, origin=_host(request) or "unknown")
 
 
 def _principal(token: TokenRecord) -> Principal:
@@ -157,7 +167,9 @@ def require(scope: Scope) -> Callable[[Request], Principal]:
     """Dependency of a /v1 endpoint: the principal, who has this scope and asks by parameters there are."""
 
     def dependency(request: Request) -> Principal:
-        return _checked(request, identify(request), scope)
+        principal = _checked(request, identify(request), scope)
+        _count(request, principal)
+        return principal
 
     return dependency
 
@@ -170,8 +182,19 @@ async def admit(request: Request, scope: Scope) -> Principal:
     if header is not None and header[:7].lower() == "bearer ":
         known = state_of(request).known_tokens.get(tokens.digest(header[7:].strip()))
     if known is not None and time.monotonic() < known[1]:
-        return _checked(request, _principal(known[0]), scope)
-    return _checked(request, await run_in_threadpool(identify, request), scope)
+        principal = _checked(request, _principal(known[0]), scope)
+    else:
+        principal = _checked(request, await run_in_threadpool(identify, request), scope)
+    limits = state_of(request).limits
+    if not principal.may(Scope.ADMIN) and not limits.prepaid(principal.owner):
+        await run_in_threadpool(limits.request, principal.owner)
+    return principal
+
+
+def _count(request: Request, principal: Principal) -> None:
+    """One more request of this token; TooManyError over its rate."""
+    if not principal.may(Scope.ADMIN):
+        state_of(request).limits.request(principal.owner)
 
 
 def _checked(request: Request, principal: Principal | None, scope: Scope) -> Principal:

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 
 from service.api.asking import Asking
 from service.api.index import ReleaseIndex
+from service.api.limits import Limits
 from service.api.readiness import Readiness
 from service.api.streams import Streams
 from service.api.tail import Tail
@@ -41,6 +42,7 @@ class AppState:
     known_tokens: dict[str, tuple[TokenRecord, float]] = field(default_factory=dict)
     """Tokens by their hash, as the database had them, and until when (monotonic) they are taken for that."""
     stream_limiter: anyio.CapacityLimiter | None = None
+    limits: Limits = field(init=False)
     tail: Tail = field(init=False)
     index: ReleaseIndex = field(init=False)
     asking: Asking = field(init=False)
@@ -49,6 +51,7 @@ class AppState:
     readiness: Readiness = field(init=False)
 
     def __post_init__(self) -> None:
+        self.limits = Limits(self.settings)
         self.tail = Tail(self.database, self.stopping)
         self.index = ReleaseIndex(self.database, self.tail)
         self.asking = Asking(self.database, self.index)

@@ -29,6 +29,7 @@ def login(request: Request, code: Annotated[str | None, Query(max_length=200)] =
     usable = code.isascii() and code.isprintable()
     spent = state.database.run(lambda s: logins.redeem(s, code, SESSION_S)) if usable else None
     if spent is None:
+        state.limits.guessed(None if request.client is None else request.client.host)
         return page("login.html", None, status=403, refused=_REFUSED)
     _session, cookie = spent
     answer = RedirectResponse("/", status_code=303)

@@ -183,7 +183,8 @@ def test_a_submit_token_steers_its_own_jobs_only(
 def test_a_token_has_only_so_many_open_jobs(
     client: TestClient, seed: Any, as_token: Callable[[str], TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.api.routes.jobs.MOST_OPEN_JOBS", 2)
+    state = client.app.state.rooftile  # type: ignore[attr-defined]
+    monkeypatch.setattr(state, "settings", state.settings.model_copy(update={"open_jobs": 2}))
     seed.device()
     mine = as_token(seed.token(Scope.SUBMIT))
     ids = [mine.post("/v1/jobs", json={**BODY, "seed": n}).json()["id"] for n in range(2)]

@@ -34,8 +34,6 @@ from service.store.records import JobRecord
 router = APIRouter(tags=["jobs"])
 
 OPS = ("gemm", "attention")
-MOST_OPEN_JOBS = 100
-"""Of one token without the scope admin."""
 
 _BODY = {
     "type": "object",
@@ -86,7 +84,10 @@ def post_job(
     """Create a tuning job. 202, Location, and the job's id."""
     state = state_of(request)
     key = _idempotency_key(idempotency_key)
-    answer = state.database.run(lambda s: _create(s, principal, key, body))
+    if not principal.may(Scope.ADMIN):
+        state.limits.submission(principal.owner)
+    most = state.settings.open_jobs
+    answer = state.database.run(lambda s: _create(s, principal, key, body, most))
     state.doorbell.ring(Kind.SEARCH, answer["id"])
     return Response(
         json.dumps(answer),
@@ -109,7 +110,9 @@ def _idempotency_key(text: str | None) -> str | None:
     return text.strip()
 
 
-def _create(s: Session, principal: Principal, key: str | None, body: dict[str, Any]) -> dict[str, Any]:
+def _create(
+    s: Session, principal: Principal, key: str | None, body: dict[str, Any], most_open: int
+) -> dict[str, Any]:
     """In one transaction: look the key up, create the job, keep the answer under the key."""
     if key is not None:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -127,12 +130,12 @@ def _create(s: Session, principal: Principal, key: str | None, body: dict[str, A
     job, created = submit(s, body, token_id=principal.token_id)
     if created and job.open and not principal.may(Scope.ADMIN):
         open_jobs = jobs.count_open(s, principal.token_id)
-        if open_jobs > MOST_OPEN_JOBS:  # raising takes the new job back
+        if open_jobs > most_open:  # raising takes the new job back
             raise TooManyError(
-                f"This token has {MOST_OPEN_JOBS} open jobs; wait for one to end, or cancel one.",
+                f"This token has {most_open} open jobs; wait for one to end, or cancel one.",
                 field="Authorization",
                 value={"open_jobs": open_jobs},
-                allowed={"open_jobs": MOST_OPEN_JOBS},
+                allowed={"open_jobs": most_open},
                 headers={"Retry-After": "30"},
             )
     url = f"/v1/jobs/{job.id}"

@@ -1,0 +1,129 @@
+"""Does a token get as much as it may, over all processes, and does who guesses tokens disturb nobody?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.api import ADMIN, CPU, gemm
+
+from bench.servers.valkey import Valkey
+from service.api import limits
+from service.api.app import create_app
+from service.api.errors import TooManyError
+from service.api.limits import Limits
+from service.settings import Settings
+from service.store.enums import Scope
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Valkey]:
+    made = Valkey(tmp_path)
+    made.start()
+    yield made
+    made.kill()
+
+
+def let_in(one: Limits, owner: str, tries: int) -> int:
+    """How many of so many requests are let in."""
+    count = 0
+    for _ in range(tries):
+        try:
+            one.request(owner)
+            count += 1
+        except TooManyError:
+            pass
+    return count
+
+
+def test_a_token_has_its_rate_and_another_its_own(settings: Settings) -> None:
+    one = Limits(settings.model_copy(update={"requests_per_s": 40}))
+    assert let_in(one, "token:1", 30) == 30
+    assert let_in(one, "token:2", 40) == 40
+    assert let_in(one, "token:1", 300) < 100  # a slow machine may reach into the next second
+    time.sleep(1.1)
+    assert let_in(one, "token:1", 20) == 20
+    free = Limits(settings.model_copy(update={"requests_per_s": 0}))
+    assert let_in(free, "token:1", 5000) == 5000
+
+
+def test_processes_share_a_rate_by_the_broker_and_count_alone_without_it(
+    settings: Settings, broker: Valkey
+) -> None:
+    shared = settings.model_copy(update={"submissions_per_min": 10, "broker_url": broker.url})
+    processes = [Limits(shared) for _ in range(3)]
+
+    def submitted(owner: str) -> int:
+        count = 0
+        for n in range(60):
+            try:
+                processes[n % 3].submission(owner)
+                count += 1
+            except TooManyError:
+                pass
+        return count
+
+    assert submitted("token:1") == 10
+    broker.kill()
+    start = time.monotonic()
+    assert submitted("token:2") == 30  # each for itself
+    assert time.monotonic() - start < 10  # one look at a broker that is away, not sixty
+    broker.start()
+    for one in processes:
+        one._alone_until_s = 0.0
+    assert submitted("token:3") == 10
+
+
+def test_too_much_is_429_with_when_to_ask_again(settings: Settings, seed: Any) -> None:
+    seed.device()
+    few = settings.model_copy(update={"requests_per_s": 5, "submissions_per_min": 3})
+    headers = {"Authorization": f"Bearer {seed.token(Scope.SUBMIT)}"}
+    body = {"problem": gemm(), "device": CPU}
+    with TestClient(create_app(few), base_url="http://127.0.0.1:8417") as client:
+        posted = []
+        for n in range(5):
+            time.sleep(0.3)
+            posted.append(client.post("/v1/jobs", json={**body, "seed": n}, headers=headers))
+        assert [answer.status_code for answer in posted] == [202, 202, 202, 429, 429]
+        assert posted[-1].headers["Content-Type"] == "application/problem+json"
+        assert int(posted[-1].headers["Retry-After"]) >= 1
+        for path in ("/v1/jobs", "/v1/best"):
+            answers = [
+                client.request("POST" if path == "/v1/best" else "GET", path, json=body, headers=headers)
+                for _ in range(40)
+            ]
+            assert 429 in {answer.status_code for answer in answers}, path
+            assert answers[0].status_code == 200 or path == "/v1/best"
+        admin = {"Authorization": f"Bearer {ADMIN}"}
+        assert {client.get("/v1/jobs", headers=admin).status_code for _ in range(40)} == {200}
+
+
+def test_who_guesses_is_told_to_wait_and_disturbs_nobody(
+    anonymous: TestClient, seed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MOST_GUESSES", 5)
+    good = {"Authorization": f"Bearer {seed.token(Scope.READ)}"}
+    answers = [anonymous.get("/v1/jobs", headers={"Authorization": f"Bearer guess-{n}"}) for n in range(8)]
+    assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
+    assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
+    assert anonymous.post("/v1/best", json={}, headers={"Authorization": "Bearer x"}).status_code == 429
+    assert anonymous.get("/login?code=guess").status_code == 429
+    assert anonymous.get("/v1/jobs", headers=good).status_code == 200  # of the same address
+
+
+def test_the_table_of_guesses_stays_small(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_ADDRESSES", 100)
+    monkeypatch.setattr(limits, "MOST_GUESSES", 3)
+    one = Limits(settings)
+    for n in range(1000):
+        one.guessed(f"10.0.{n // 250}.{n % 250}")
+    assert len(one._guesses) == 100
+    with ExitStack() as stack:
+        stack.enter_context(pytest.raises(TooManyError))
+        for n in range(4):  # a customer's network of IPv6 is one address
+            one.guessed(f"2001:db8:0:1::{n:x}")
