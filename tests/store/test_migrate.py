@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -146,25 +145,6 @@ def test_models_are_what_the_migrations_make(empty_url: str) -> None:
             found = "SELECT indexname FROM pg_indexes WHERE indexdef LIKE '% WHERE %'"
         assert set(s.execute(text(found)).scalars()) == partial
     database.close()
-
-
-def _upgrade(url: str, sink: multiprocessing.SimpleQueue[str]) -> None:
-    try:
-        sink.put(migrate.upgrade(url))
-    except Exception as error:
-        sink.put(repr(error))
-        raise
-
-
-def test_several_at_once_migrate_once(empty_url: str) -> None:
-    context = multiprocessing.get_context("fork")
-    sink: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
-    processes = [context.Process(target=_upgrade, args=(empty_url, sink)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    assert [sink.get() for _ in processes] == [migrate.head()] * 3
-    for process in processes:
-        process.join()
 
 
 KILLED = """
