@@ -76,7 +76,7 @@ class Schedule:
 
     # -- values -----------------------------------------------------------------------------------------
 
-    # A search looks at hundreds of schedules for each that it proposes, and rules at each value several times.
+    # A search looks at hundreds of schedules for each that it proposes, and rules at each value many times.
     @cached_property
     def _by_name(self) -> dict[str, Value]:
         return {name: value for _, pairs in self.groups for name, value in pairs}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,6 +93,10 @@ class MeasureWorker:
         self._session = session
         self._artifacts = Artifacts(database, home, root)
         self._device_key = session.device_key
+        # Beside a GPU a result is written while the next trial runs. On a CPU that would disturb it.
+        behind = isinstance(gate, SharedGate)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="results") if behind else None
+        self._writing: Future[None] | None = None
         self.stopper: Stopping | None = None
 
     def step(self) -> bool:
@@ -108,8 +113,11 @@ class MeasureWorker:
             try:
                 return self._turn()
             finally:
-                # Whatever is still held goes back: a stop, a cancelled job, an error of ours.
-                self._keeper.give_back()
+                try:
+                    self._written()
+                finally:
+                    # Whatever is still held goes back: a stop, a cancelled job, an error of ours.
+                    self._keeper.give_back()
 
     def _turn(self) -> bool:
         """One race, or trials for about as long as a turn lasts."""
@@ -133,13 +141,14 @@ class MeasureWorker:
             return True
         started = time.monotonic()
         did = False
+        best: dict[int, float] = {}
         while time.monotonic() - started < TURN_S and not self._stopping:
             claims = self._database.run(lambda s: trials.claim_measure(s, owner, key, MOST_CLAIMS, lease_s()))
             if not claims:
                 break
             did = True
+            self._written()
             self._keeper.hold(claim.claim_id for claim in claims)
-            best: dict[int, float] = {}
             for claim in claims:
                 if self._stopping:
                     return True
@@ -157,12 +166,25 @@ class MeasureWorker:
         if isinstance(outcome, Measured) and not outcome.culled and not outcome.measurement.contended:
             known = best.get(claim.job_problem_id, outcome.measurement.median_us)
             best[claim.job_problem_id] = min(known, outcome.measurement.median_us)
+        self._written()
+        if self._writer is None:
+            self._write(claim, outcome)
+        else:
+            self._writing = self._writer.submit(self._write, claim, outcome)
+
+    def _write(self, claim: MeasureClaim, outcome: Measured | Failed) -> None:
         written = self._database.run(lambda s: trials.finish_measure(s, claim.claim_id, outcome))
         self._keeper.drop(claim.claim_id)
         if written:
             self._doorbell.ring(Kind.SEARCH, claim.job_id)
         else:
             _log.info("a late result was not needed", trial=claim.trial_id)
+
+    def _written(self) -> None:
+        """Wait until the result before this one is written; what went wrong there is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _measure(self, claim: MeasureClaim, best: dict[int, float]) -> Measured | Failed:
         plan = LaunchPlan.from_json(claim.plan)

@@ -74,8 +74,10 @@ class Ground:
         known = self._known.get(point)
         if known is None:
             # as Schedule.of would, but for the checks of names and values, which are the parameters' own
-            made = [(group, tuple((name, values[name]) for name in names)) for group, names in self._layout]
-            schedule = Schedule(self.family.name, tuple(made))
+            groups = tuple(
+                [(g, tuple([(name, values[name]) for name in names])) for g, names in self._layout]
+            )
+            schedule = Schedule(self.family.name, groups)
             known = schedule, not self.family.check(self.problem, self.device, schedule)
             if len(self._known) >= KNOWN_MOST:
                 self._known.clear()

@@ -124,9 +124,7 @@ def _start_quota(ask: Ask) -> int:
     return max(START_LEAST, int(START_SHARE * ask.trials))
 
 
-def _slots(
-    ask: Ask, families: dict[str, FamilySearch], count: int, rng: random.Random
-) -> dict[str, int]:
+def _slots(ask: Ask, families: dict[str, FamilySearch], count: int, rng: random.Random) -> dict[str, int]:
     """How many of the next proposals go to each family: most to the one with the best time."""
     names = list(families)
     if len(names) == 1 or count <= 0:

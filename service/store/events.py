@@ -26,11 +26,27 @@ from .bounded import json_object
 from .enums import EventKind
 from .models import Event, Release
 from .records import EventRecord, Json
+from .transitions import TRIAL_OPEN
 
 _PENDING = "rooftile_events"
 _MARKS = "rooftile_event_marks"
 APPEND_LOCK = 0x526F6F66_00000001
 """Key of the advisory lock below which ids are drawn ("Roof", 1)."""
+
+
+_OF_ONE_JOB = (EventKind.TRIAL, EventKind.RACE, EventKind.NOTE)
+
+
+@dataclass(frozen=True)
+class News:
+    """What has happened since somebody last asked."""
+
+    latest: int
+    """Id of the newest event."""
+    jobs: frozenset[int]
+    """Those of which a trial has ended, or a race has moved."""
+    wider: bool
+    """Something else has moved too, which may concern any job: a place became free, a verdict came."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +131,21 @@ def latest_id(s: Session, job_id: int | None = None) -> int:
     if job_id is not None:
         query = query.where(Event.job_id == job_id)
     return s.scalar(query) or 0
+
+
+def news(s: Session, last_id: int) -> News:
+    """What the events after an id are about."""
+    query = select(Event.job_id, Event.kind, Event.to, func.max(Event.id)).where(Event.id > last_id)
+    latest, told, wider = last_id, set(), False
+    for job_id, kind, to, newest in s.execute(query.group_by(Event.job_id, Event.kind, Event.to)):
+        latest = max(latest, newest)
+        if kind is EventKind.TRIAL and to in TRIAL_OPEN:
+            continue
+        if job_id is not None and kind in _OF_ONE_JOB:
+            told.add(job_id)
+        else:
+            wider = True
+    return News(latest, frozenset(told), wider)
 
 
 def moved(s: Session, job_id: int, last_id: int) -> tuple[int, list[int], bool]:

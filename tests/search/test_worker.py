@@ -12,6 +12,7 @@ import pytest
 from support.hands import DEVICE, Hands, connect
 
 from service.bus import HostGate
+from service.jobs.control import cancel
 from service.jobs.proposing import Ask, Proposal
 from service.jobs.submit import submit
 from service.search import worker as worker_module
@@ -129,3 +130,34 @@ def test_the_heartbeat_is_a_row_that_goes_with_the_worker(db: Database, tmp_path
     worker.close()
     with db.read() as s:
         assert workers.get(s, worker.name) is None
+
+
+def test_a_trial_that_ended_makes_its_own_job_looked_at_and_no_other(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "LOOK_S", 600.0)
+    first, second = post(db, seed=1), post(db, seed=2)
+    worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=Proposer(scored=50))
+    while worker.step():
+        pass
+    looked: list[int] = []
+    real = worker_module.advance
+
+    def advance(db: Database, job_id: int, *args: Any, **more: Any) -> bool:
+        looked.append(job_id)
+        return real(db, job_id, *args, **more)
+
+    monkeypatch.setattr(worker_module, "advance", advance)
+    hands = Hands(db)
+    worker._look_s = 600.0
+    assert hands.compile(8) == 8
+    worker.step()
+    assert looked == []  # what was compiled asks nothing of a job
+    assert hands.measure(1) == 1
+    worker.step()
+    assert len(looked) == 1
+    # The end of a job may let another begin: everybody is looked at.
+    looked.clear()
+    assert cancel(db, first).state is JobState.CANCELLED
+    worker.step()
+    assert second in looked
