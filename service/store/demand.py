@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import case, delete, select
 from sqlalchemy.orm import Session
 
 from . import clock, problems
 from .models import Demand, Problem
 from .records import DemandRecord, NewDemand
 from .sql import changed, upsert
+
+MOST = 2**53
+"""A count stays there: more than that no reader of JSON holds exactly, and 64 bits would not for ever."""
 
 
 def add(s: Session, rows: Sequence[NewDemand]) -> None:
@@ -24,11 +27,12 @@ def add(s: Session, rows: Sequence[NewDemand]) -> None:
             "device_key": one.device_key,
             "policy_key": one.policy_key,
             "level": one.level,
-            "count": one.count,
+            "count": min(one.count, MOST),
             "first_seen_at": now,
             "last_seen_at": now,
         }
-        more = {"count": Demand.count + one.count, "level": one.level, "last_seen_at": now}
+        summed = case((Demand.count > MOST - min(one.count, MOST), MOST), else_=Demand.count + one.count)
+        more = {"count": summed, "level": one.level, "last_seen_at": now}
         upsert(s, Demand, values, key=["problem_key", "device_key", "policy_key"], update=more)
 
 
