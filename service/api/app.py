@@ -13,7 +13,7 @@ from service.api import handlers, openapi
 from service.api.body import MAX_BODY_BYTES
 from service.api.middleware import BodyLimit, Conditional, Overload, SecurityHeaders
 from service.api.requestid import RequestId
-from service.api.routes import artifacts, demand, devices, health, jobs, metrics, releases, trials
+from service.api.routes import artifacts, audit, demand, devices, health, jobs, metrics, releases, trials
 from service.api.state import REQUEST_THREADS, STREAM_THREADS, VERSION, AppState
 from service.bus import Doorbell
 from service.metrics import CountRequests
@@ -71,7 +71,7 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
         ],
     )
     app.state.rooftile = state
-    for module in (health, metrics, jobs, trials, releases, artifacts, devices, demand):
+    for module in (health, metrics, jobs, trials, releases, artifacts, devices, demand, audit):
         app.include_router(module.router)
     mount(app)
     handlers.install(app, as_page)

@@ -89,6 +89,7 @@ RIGHTS: tuple[Right, ...] = (
     Right("GET", "/v1/trials/{trial_id}", READ),
     Right("GET", "/v1/problems/{key}", READ),
     Right("GET", "/v1/layers/{key}/table", READ),
+    Right("GET", "/v1/audit", ADMIN),
     Right("POST", "/v1/best", READ),
     Right("GET", "/v1/releases", READ),
     Right("POST", "/v1/releases/{release_id}:pin", ADMIN),

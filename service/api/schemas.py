@@ -429,6 +429,23 @@ class SpaceOut(Model):
     why_not: list[Reason]
 
 
+class Audit(Model):
+    """What somebody did."""
+
+    id: int
+    at: datetime
+    actor: str = Field(description="token:7, session:3, command, or service")
+    action: str
+    subject: str = Field(description="what it was done to: release:7, token:3, device:KEY")
+    origin: str = Field(description="an address, or the host of a command")
+    data: JsonObject
+
+
+class AuditPage(Model):
+    audit: list[Audit]
+    next_page_token: str | None
+
+
 class Health(Model):
     status: str
 

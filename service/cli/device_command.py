@@ -7,14 +7,15 @@ from contextlib import contextmanager
 
 import typer
 from rich.table import Table
+from sqlalchemy.orm import Session
 
 from service.cli.common import print_json, run_app
 from service.cli.tables import table_console
 from service.paths import prepare_home
 from service.settings import get_settings
-from service.store import devices, workers
+from service.store import audit, devices, workers
 from service.store.database import Database
-from service.store.enums import DeviceState, WorkerKind
+from service.store.enums import AuditAction, DeviceState, WorkerKind
 from service.store.records import DeviceRecord, WorkerRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -67,8 +68,15 @@ def resume(key: str = _KEY, as_json: bool = _JSON) -> None:
 
 
 def _set_state(key: str, to: DeviceState, reason: str, as_json: bool) -> None:
+    out = to is DeviceState.OUT_OF_SERVICE
+    action = AuditAction.DEVICE_SUSPENDED if out else AuditAction.DEVICE_RESUMED
+
+    def change(s: Session) -> None:
+        devices.set_state(s, key, to, reason)
+        audit.write(s, audit.command(), action, f"device:{key}", {"reason": reason})
+
     with _database() as database:
-        database.run(lambda s: devices.set_state(s, key, to, reason))
+        database.run(change)
     if as_json:
         print_json({"key": key, "state": str(to), "reason": reason})
     elif to is DeviceState.AVAILABLE:

@@ -14,9 +14,9 @@ from service.cli.tables import table_console
 from service.errors import OperationError
 from service.paths import Home, prepare_home
 from service.settings import get_settings
-from service.store import tokens
+from service.store import audit, tokens
 from service.store.database import Database
-from service.store.enums import Scope
+from service.store.enums import AuditAction, Scope
 from service.store.records import TokenRecord
 from service.supervisor import setup
 from service.supervisor.lock import running
@@ -48,6 +48,8 @@ def create(
     """Make a token. Its text is shown this once; only its hash is kept."""
     with _database() as database, database.begin() as s:
         record, clear = tokens.create(s, name, set(scope), days * 86400.0 if days else None)
+        told = {"name": record.name, "scopes": sorted(str(one) for one in record.scopes), "days": days}
+        audit.write(s, audit.command(), AuditAction.TOKEN_MADE, f"token:{record.id}", told)
     if as_json:
         print_json({**_row(record), "token": clear})
     else:
@@ -78,6 +80,8 @@ def revoke(
     """End a token now."""
     with _database() as database, database.begin() as s:
         revoked = tokens.revoke(s, token_id)
+        if revoked:
+            audit.write(s, audit.command(), AuditAction.TOKEN_REVOKED, f"token:{token_id}")
     if not revoked:
         raise OperationError(f"There is no valid token {token_id}.")
     if as_json:

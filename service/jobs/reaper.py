@@ -16,7 +16,9 @@ from sqlalchemy.orm import Session
 from service import periods
 from service.host import host_name
 from service.jobs import releases as publishing
+from service.settings import get_settings
 from service.store import (
+    audit,
     clock,
     emulation_claims,
     events,
@@ -130,3 +132,4 @@ def _tidy(s: Session) -> None:
     logins.forget(s)
     workers.forget(s)
     shares.forget(s)
+    audit.forget(s, get_settings().audit_days * 86400.0)

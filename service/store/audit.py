@@ -1,7 +1,8 @@
 """Who did what, when, and from where?
 
 Written in the transaction of what was done, so neither is there without the other. Never a token, code or
-cookie: an actor is `token:7`, `session:3` or `command`.
+cookie: an actor is `token:7`, `session:3`, `command`, or
+`service` for the token that a service is started with.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from datetime import timedelta
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from service.host import host_name
+
 from . import clock
 from .bounded import json_object
 from .enums import AuditAction
@@ -19,6 +22,11 @@ from .records import AuditRecord, By, Json, Page
 from .sql import changed
 
 MOST_DATA_BYTES = 2048
+
+
+def command() -> By:
+    """Whoever has the database's address, at a terminal of this host."""
+    return By("command", host_name())
 
 
 def write(s: Session, by: By, action: AuditAction, subject: str, data: Json | None = None) -> None:

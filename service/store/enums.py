@@ -314,7 +314,6 @@ class AuditAction(Word):
     TOKEN_REVOKED = "token_revoked", "A token was ended."
     LINK_MADE = "link_made", "A link was made that logs a browser in."
     LOGIN = "login", "A browser logged in."
-    LOGIN_REFUSED = "login_refused", "A login code was used that is spent, too old or unknown."
     LOGOUT = "logout", "A browser logged out."
     RELEASE_PINNED = "release_pinned", "A release was pinned."
     RELEASE_UNPINNED = "release_unpinned", "A release's pin was taken off."

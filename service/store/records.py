@@ -49,7 +49,7 @@ class By:
     """Who does something, and from where."""
 
     actor: str
-    """`token:7`, `session:3`, or `command` for whoever has the database's address."""
+    """`token:7`, `session:3`, `command` for whoever has the database's address, `service` for itself."""
     origin: str
     """An address, or the host of a command."""
 

@@ -14,10 +14,12 @@ from hashlib import sha256
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
-from . import clock
-from .enums import Scope
+from service.host import host_name
+
+from . import audit, clock
+from .enums import AuditAction, Scope
 from .models import Token
-from .records import TokenRecord
+from .records import By, TokenRecord
 from .sql import changed, insert_ignoring
 
 
@@ -60,12 +62,20 @@ def ensure(s: Session, name: str, scopes: Collection[Scope], clear: str) -> Toke
     now = clock.now(s)
     hashed = digest(clear)
     others = (Token.name == name) & (Token.token_sha256 != hashed) & Token.revoked_at.is_(None)
+    ended = s.scalars(select(Token.id).where(others).order_by(Token.id)).all()
     changed(s, update(Token).where(others).values(revoked_at=now))
     values = {"name": name, "token_sha256": hashed, "scopes": scopes_of(scopes), "created_at": now}
-    if not insert_ignoring(s, Token, values):
+    made = insert_ignoring(s, Token, values)
+    if not made:
         valid = {"name": name, "scopes": scopes_of(scopes), "revoked_at": None, "expires_at": None}
         changed(s, update(Token).where(Token.token_sha256 == hashed).values(**valid))
     row = s.scalars(_with(hashed)).one()
+    who = By("service", host_name())
+    for token_id in ended:
+        audit.write(s, who, AuditAction.TOKEN_REVOKED, f"token:{token_id}", {"name": name})
+    if made:
+        told = {"name": name, "scopes": scopes_of(scopes)}
+        audit.write(s, who, AuditAction.TOKEN_MADE, f"token:{row.id}", told)
     return _record(row)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from service.errors import HomeError, PortTakenError
 from service.host import host_name
 from service.paths import Home, home_error
-from service.store import emulation_claims, leases, logins, migrate, races, tokens, trials, workers
+from service.store import audit, emulation_claims, leases, logins, migrate, races, tokens, trials, workers
 from service.store.database import Database
-from service.store.enums import Scope
+from service.store.enums import AuditAction, Scope
 from service.store.records import WorkerRecord
 
 
@@ -133,6 +133,7 @@ def login_link(database_url: str, url: str) -> str:
     try:
         with database.begin() as s:
             code = logins.create_code(s, {Scope.ADMIN})
+            audit.write(s, audit.command(), AuditAction.LINK_MADE, "login")
     finally:
         database.close()
     return f"{url}/login?code={code}"

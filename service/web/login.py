@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query
+from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api.auth import COOKIE, check_csrf
+from service.api.auth import COOKIE, by, check_csrf
 from service.api.state import state_of
-from service.store import logins
+from service.store import audit, logins
+from service.store.enums import AuditAction
+from service.store.records import BrowserSession, By
 from service.web.guard import Viewer
 from service.web.templates_env import page
 
@@ -27,14 +30,27 @@ def login(request: Request, code: Annotated[str | None, Query(max_length=200)] =
         return page("login.html", None, refused=None)
     state = state_of(request)
     usable = code.isascii() and code.isprintable()
-    spent = state.database.run(lambda s: logins.redeem(s, code, SESSION_S)) if usable else None
+    host = None if request.client is None else request.client.host
+    spent = state.database.run(lambda s: _redeem(s, code, host)) if usable else None
     if spent is None:
-        state.limits.guessed(None if request.client is None else request.client.host)
+        state.limits.guessed(host)
         return page("login.html", None, status=403, refused=_REFUSED)
     _session, cookie = spent
     answer = RedirectResponse("/", status_code=303)
     answer.set_cookie(COOKIE, cookie, **_cookie_options(request), max_age=SESSION_S)
     return answer
+
+
+def _redeem(s: Session, code: str, host: str | None) -> tuple[BrowserSession, str] | None:
+    spent = logins.redeem(s, code, SESSION_S)
+    if spent is None:
+        # who guesses is in the log of the limits; the audit must not grow by what strangers send
+        return None
+    session = spent[0]
+    told = {"scopes": sorted(str(scope) for scope in session.scopes)}
+    who = By(f"session:{session.id}", host or "unknown")
+    audit.write(s, who, AuditAction.LOGIN, f"session:{session.id}", told)
+    return spent
 
 
 @router.post("/logout")
@@ -43,7 +59,12 @@ def logout(request: Request, principal: Viewer, csrf: Annotated[str, Form(max_le
     check_csrf(principal, csrf)
     if principal.session_id is not None:
         session_id = principal.session_id
-        state_of(request).database.run(lambda s: logins.revoke(s, session_id))
+
+        def end(s: Session) -> None:
+            if logins.revoke(s, session_id):
+                audit.write(s, by(request, principal), AuditAction.LOGOUT, f"session:{session_id}")
+
+        state_of(request).database.run(end)
     answer = RedirectResponse("/login", status_code=303)
     answer.delete_cookie(COOKIE, **_cookie_options(request))
     return answer

@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
+from sqlalchemy.orm import Session
 from starlette.requests import Request
 
 from service.api import render, schemas, spaces
-from service.api.auth import needs
+from service.api.auth import Principal, by, needs
 from service.api.body import json_object
 from service.api.errors import BadFieldError
 from service.api.openapi import errors, request_body
 from service.api.routes.params import absent, plain
 from service.api.state import state_of
-from service.store import devices, workers
-from service.store.enums import DeviceState, Scope, WorkerKind
+from service.store import audit, devices, workers
+from service.store.enums import AuditAction, DeviceState, Scope, WorkerKind
 from service.store.errors import NotFound
 
 router = APIRouter(tags=["devices"])
 
 MOST_KEY = 200
 MOST_REASON = 500
+Admin = Annotated[Principal, needs(Scope.ADMIN)]
 KeyPath = Annotated[str, Path(description="a device's key", examples=["cpu-intel-6-85-8c-x86-64-v4"])]
 
 _REASON = {
@@ -47,13 +49,15 @@ def list_devices(request: Request) -> schemas.DeviceList:
 
 @router.post(
     "/v1/devices/{key:id}:suspend",
-    dependencies=[needs(Scope.ADMIN)],
     responses=errors(404, body=True),
     response_model=schemas.Device,
     openapi_extra=request_body(_REASON, {"reason": "the fan is being replaced"}),
 )
 def suspend_device(
-    request: Request, key: KeyPath, body: Annotated[dict[str, Any], Depends(json_object)]
+    request: Request,
+    principal: Admin,
+    key: KeyPath,
+    body: Annotated[dict[str, Any], Depends(json_object)],
 ) -> schemas.Device:
     """Take a device out of service: it gets no more work, and jobs that need it wait."""
     for name in body:
@@ -68,26 +72,34 @@ def suspend_device(
             value=why,
             allowed=f"a text of 1 to {MOST_REASON} characters",
         )
-    return _set_state(request, key, DeviceState.OUT_OF_SERVICE, why.strip())
+    return _set_state(request, principal, key, DeviceState.OUT_OF_SERVICE, why.strip())
 
 
 @router.post(
     "/v1/devices/{key:id}:resume",
-    dependencies=[needs(Scope.ADMIN)],
     responses=errors(404),
     response_model=schemas.Device,
 )
-def resume_device(request: Request, key: KeyPath) -> schemas.Device:
+def resume_device(request: Request, principal: Admin, key: KeyPath) -> schemas.Device:
     """Put a device back into service; jobs that waited for it go on."""
-    return _set_state(request, key, DeviceState.AVAILABLE, "")
+    return _set_state(request, principal, key, DeviceState.AVAILABLE, "")
 
 
-def _set_state(request: Request, key: str, to: DeviceState, reason: str) -> schemas.Device:
+def _set_state(
+    request: Request, principal: Principal, key: str, to: DeviceState, reason: str
+) -> schemas.Device:
     if len(key) > MOST_KEY or not key.isprintable():
         raise absent("device", key, "key")
     database = state_of(request).database
+    out = to is DeviceState.OUT_OF_SERVICE
+    action = AuditAction.DEVICE_SUSPENDED if out else AuditAction.DEVICE_RESUMED
+
+    def change(s: Session) -> None:
+        devices.set_state(s, key, to, reason)
+        audit.write(s, by(request, principal), action, f"device:{key}", {"reason": reason})
+
     try:
-        database.run(lambda s: devices.set_state(s, key, to, reason))
+        database.run(change)
     except NotFound:
         raise absent("device", key, "key") from None
     with database.read() as s:

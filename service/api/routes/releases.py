@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api import lookup, render, schemas
-from service.api.auth import admit, needs
+from service.api.auth import Principal, admit, by, needs
 from service.api.body import an_object, check_media, parse_json
 from service.api.openapi import errors, request_body
 from service.api.routes.params import MAX_ID, IdPath, Sha256Path, absent, plain, row_id, sha256
 from service.api.state import state_of
 from service.jobs.releases import pin, publish_candidate, rollback, unpin, withdraw
-from service.store import problems, releases
-from service.store.enums import Scope
+from service.store import audit, problems, releases
+from service.store.enums import AuditAction, Scope
 from service.store.records import ReleaseRecord
 
 router = APIRouter(tags=["releases"])
@@ -122,12 +122,21 @@ def get_table(
 
 
 Decide = Callable[[Session, int], ReleaseRecord]
+Admin = Annotated[Principal, needs(Scope.ADMIN)]
 
 
-def _steer(request: Request, release_id: str, decide: Decide) -> schemas.Release:
+def _steer(
+    request: Request, release_id: str, decide: Decide, principal: Principal, action: AuditAction
+) -> schemas.Release:
     number = row_id(release_id, "release")
     database = state_of(request).database
-    database.run(lambda s: decide(s, number))
+
+    def change(s: Session) -> None:
+        row = decide(s, number)
+        told = {"problem": row.title, "device": row.device_key, "serves": row.id}
+        audit.write(s, by(request, principal), action, f"release:{number}", told)
+
+    database.run(change)
     # Read again: the change's id is drawn when the transaction commits.
     with database.read() as s:
         row = releases.get(s, number)
@@ -139,54 +148,49 @@ def _steer(request: Request, release_id: str, decide: Decide) -> schemas.Release
 
 @router.post(
     "/v1/releases/{release_id:id}:pin",
-    dependencies=[needs(Scope.ADMIN)],
     responses=errors(404, 409),
     response_model=schemas.Release,
 )
-def pin_release(request: Request, release_id: IdPath) -> schemas.Release:
+def pin_release(request: Request, release_id: IdPath, principal: Admin) -> schemas.Release:
     """Keep serving this release, whatever later jobs find."""
-    return _steer(request, release_id, pin)
+    return _steer(request, release_id, pin, principal, AuditAction.RELEASE_PINNED)
 
 
 @router.post(
     "/v1/releases/{release_id:id}:unpin",
-    dependencies=[needs(Scope.ADMIN)],
     responses=errors(404, 409),
     response_model=schemas.Release,
 )
-def unpin_release(request: Request, release_id: IdPath) -> schemas.Release:
+def unpin_release(request: Request, release_id: IdPath, principal: Admin) -> schemas.Release:
     """Let a better release take its place again."""
-    return _steer(request, release_id, unpin)
+    return _steer(request, release_id, unpin, principal, AuditAction.RELEASE_UNPINNED)
 
 
 @router.post(
     "/v1/releases/{release_id:id}:rollback",
-    dependencies=[needs(Scope.ADMIN)],
     responses=errors(404, 409),
     response_model=schemas.Release,
 )
-def rollback_release(request: Request, release_id: IdPath) -> schemas.Release:
+def rollback_release(request: Request, release_id: IdPath, principal: Admin) -> schemas.Release:
     """Stop serving this release and serve the one before it."""
-    return _steer(request, release_id, rollback)
+    return _steer(request, release_id, rollback, principal, AuditAction.RELEASE_ROLLED_BACK)
 
 
 @router.post(
     "/v1/releases/{release_id:id}:publish",
-    dependencies=[needs(Scope.ADMIN)],
     responses=errors(404, 409),
     response_model=schemas.Release,
 )
-def publish_release(request: Request, release_id: IdPath) -> schemas.Release:
+def publish_release(request: Request, release_id: IdPath, principal: Admin) -> schemas.Release:
     """Serve a candidate that no emulated verdict speaks for (`emulate: never`), marked unproven."""
-    return _steer(request, release_id, publish_candidate)
+    return _steer(request, release_id, publish_candidate, principal, AuditAction.RELEASE_PUBLISHED)
 
 
 @router.post(
     "/v1/releases/{release_id:id}:withdraw",
-    dependencies=[needs(Scope.ADMIN)],
     responses=errors(404, 409),
     response_model=schemas.Release,
 )
-def withdraw_release(request: Request, release_id: IdPath) -> schemas.Release:
+def withdraw_release(request: Request, release_id: IdPath, principal: Admin) -> schemas.Release:
     """Take this release back for good; clients drop it at their next refresh."""
-    return _steer(request, release_id, withdraw)
+    return _steer(request, release_id, withdraw, principal, AuditAction.RELEASE_WITHDRAWN)
