@@ -30,7 +30,7 @@ from bench.chaotic.work import Caller, Crowd, NoAnswer
 from bench.common import BenchError, bench_lock, environment, say, write
 from bench.servers.postgres import PostgresMissingError
 from bench.servers.valkey import ValkeyMissingError
-from service.store import jobs, tokens
+from service.store import events, jobs, tokens
 from service.store.enums import Scope
 from service.store.errors import StoreError
 
@@ -40,7 +40,9 @@ STARTS_MOST = 5
 EVERY_S = 2.5
 """A fault begins so often; those that last overlap."""
 AT_ONCE = 3
-DRAIN_S = 420.0
+DRAIN_MOST_S = 1800.0
+STILL_S = 150.0
+"""Without any event: what has not ended by then never will."""
 STOP_S = 20.0
 QUICK_MINUTES = 1.0
 JOBS_LEAST = 30
@@ -218,16 +220,21 @@ def _token(tormented: Cluster, name: str) -> str:
 
 
 def _drain(tormented: Cluster) -> None:
-    """Wait until every job has ended; what has not by then is found by the audit."""
-    deadline = time.monotonic() + DRAIN_S
-    while time.monotonic() < deadline:
+    """Wait until every job has ended, or nothing has happened for long; what has not by then is found by the
+    audit."""
+    began = moved_at = time.monotonic()
+    seen = -1
+    while time.monotonic() < min(moved_at + STILL_S, began + DRAIN_MOST_S):
+        time.sleep(0.5)
         try:
             with tormented.database.read() as s:
                 if not any(job.open for job in jobs.listing(s, limit=1000).rows):
                     return
+                latest = events.latest_id(s)
         except StoreError:
-            pass
-        time.sleep(0.5)
+            continue
+        if latest != seen:
+            seen, moved_at = latest, time.monotonic()
 
 
 def _stop(tormented: Cluster, *kinds: str) -> list[str]:
