@@ -41,6 +41,10 @@ class Settings(BaseSettings):
     cache_mib: int = Field(default=4096, ge=16)
     """Size of the compile workers' artifact cache under the home; the least recently used goes first."""
 
+    keep_details_days: int = Field(default=30, ge=0)
+    """For how long after its end a job keeps single samples and long logs; 0 is for ever, here and below."""
+    keep_events_days: int = Field(default=90, ge=0)
+    keep_demand_days: int = Field(default=180, ge=0)
     log_format: Literal["text", "json"] = "text"
     """How log lines look (service/bus/logs.py)."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -34,7 +33,7 @@ def setup_logs(level: int = logging.INFO) -> None:
     renderer: structlog.typing.Processor
     if as_json:
         # A traceback as text: as structures structlog shows every local variable, tokens too.
-        shared.append(structlog.processors.ExceptionRenderer(_plain_trace))
+        shared.append(structlog.processors.format_exc_info)
         renderer = structlog.processors.JSONRenderer(sort_keys=False, ensure_ascii=False, default=str)
     else:
         renderer = structlog.dev.ConsoleRenderer(
@@ -80,10 +79,6 @@ def _add_who(_logger: Any, _method: str, event: structlog.typing.EventDict) -> s
             event.setdefault(name, value)
         event.setdefault("pid", os.getpid())
     return event
-
-
-def _plain_trace(info: structlog.typing.ExcInfo) -> str:
-    return "".join(traceback.format_exception(*info))
 
 
 def _log_last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

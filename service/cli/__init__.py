@@ -51,6 +51,27 @@ def device(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def compact(argv: Sequence[str]) -> int:
+    """Let go of old samples, logs and events."""
+    from service.cli.compact_command import main
+
+    return main(argv)
+
+
+def backup(argv: Sequence[str]) -> int:
+    """Put the database with its artifacts into one file."""
+    from service.cli.backup_command import main_backup
+
+    return main_backup(argv)
+
+
+def restore(argv: Sequence[str]) -> int:
+    """Bring a backup into an empty database."""
+    from service.cli.backup_command import main_restore
+
+    return main_restore(argv)
+
+
 def doctor(argv: Sequence[str]) -> int:
     """Say what is here, what is missing and how to get it."""
     from service.cli.doctor_command import main

@@ -7,10 +7,13 @@ import sys
 from service import periods
 from service.bus import HostGate, Kind, Loop, be_child, queue_of, run_loop
 from service.errors import OperationError
+from service.jobs.retention import Tidying
 from service.search.worker import SearchWorker
 from service.settings import get_settings
 from service.store.database import Database
 from service.store.errors import StoreError
+
+TIDY_SWEEP_S = 20.0
 
 
 def main(gate: HostGate | None = None) -> int:
@@ -27,6 +30,10 @@ def main(gate: HostGate | None = None) -> int:
         return 1
     heart = Loop(worker.beat, sweep_s=periods.heartbeat_s(), name="heartbeat")
     heart.start()
+    tidying = Tidying(db, settings, f"{worker.name}/retention", measuring=HostGate().measuring)
+    tidy = Loop(tidying.step, sweep_s=TIDY_SWEEP_S, name="retention")
+    tidying.stopping = lambda: tidy.stopping
+    tidy.start()
     try:
         loop = Loop(worker.step, sweep_s=settings.sweep_s, name="search")
         run_loop(loop, settings, [queue_of(Kind.SEARCH)])
@@ -34,8 +41,10 @@ def main(gate: HostGate | None = None) -> int:
         print(f"rooftile: {error}", file=sys.stderr)
         return 1
     finally:
-        heart.stop()
-        heart.join(2.0)
+        for other in (heart, tidy):
+            other.stop()
+        for other in (heart, tidy):
+            other.join(2.0)
         worker.close()
         db.close()
     return 0

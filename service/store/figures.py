@@ -129,8 +129,8 @@ def follow(s: Session, known: Followed) -> None:
         # An event about a trial that stays what it is has the same state on both sides.
         ended &= Event.source.is_distinct_from(Event.to)
         counted = select(Event.to, Event.reason, func.count()).where(ended).group_by(Event.to, Event.reason)
-        for to, reason, count in s.execute(counted):
-            known.trials[to, reason if reason in _REASONS else ""] += count
+        for to, why, count in s.execute(counted):
+            known.trials[to, why if why in _REASONS else ""] += count
         raced = new & (Event.kind == EventKind.RACE) & (Event.to == str(RaceState.DONE))
         for race_id in s.scalars(select(Event.subject_id).where(raced).order_by(Event.id)):
             _note_race(s, known, Race.id == race_id)
@@ -195,10 +195,8 @@ def _queue(parts: list[tuple[int, datetime]], now: datetime) -> Queue:
 def _claims(s: Session, now: datetime) -> dict[tuple[str, str], int]:
     out: dict[tuple[str, str], int] = {}
     for name, model in (("trial", Trial), ("race", Race), ("emulation", Emulation)):
-        state = case((model.lease_expires_at > now, "held"), else_="expired")  # type: ignore[attr-defined]
-        query: Select[tuple[str, int]] = select(state, func.count()).where(
-            model.lease_expires_at.is_not(None)  # type: ignore[attr-defined]
-        )
+        state = case((model.lease_expires_at > now, "held"), else_="expired")
+        query: Select[str, int] = select(state, func.count()).where(model.lease_expires_at.is_not(None))
         out |= {(name, "held"): 0, (name, "expired"): 0}
         for word, count in s.execute(query.group_by(state)):
             out[name, word] = count
@@ -228,5 +226,5 @@ def _workers(s: Session, now: datetime) -> dict[str, WorkersOfKind]:
     return out
 
 
-def _by_state(s: Session, query: Select[tuple[JobState, int]], words: type[JobState]) -> dict[str, int]:
+def _by_state(s: Session, query: Select[JobState, int], words: type[JobState]) -> dict[str, int]:
     return {str(word): 0 for word in words} | {str(state): count for state, count in s.execute(query)}

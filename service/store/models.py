@@ -166,6 +166,8 @@ class Job(Base):
     started_at: Mapped[datetime | None] = _time(null=True)
     finished_at: Mapped[datetime | None] = _time(null=True)
     running_since: Mapped[datetime | None] = _time(null=True)
+    # since when single samples and long logs are gone (see retention.py)
+    compacted_at: Mapped[datetime | None] = _time(null=True)
     ran_s: Mapped[float] = mapped_column(Float)
     policy: Mapped[dict[str, Any]] = _json()
     target: Mapped[dict[str, Any]] = _json()
@@ -183,6 +185,13 @@ class Job(Base):
         ),
         Index("ix_jobs_state_priority", "state", "priority", "id"),  # advanceable, counts
         Index("ix_jobs_token_id", "token_id", "id"),  # listing and count_open of one token
+        # retention: of which jobs are the details still here
+        Index(
+            "ix_jobs_whole",
+            "id",
+            postgresql_where=text("compacted_at IS NULL"),
+            sqlite_where=text("compacted_at IS NULL"),
+        ),
     )
 
 
@@ -231,6 +240,17 @@ class Artifact(Base):
     data: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
     # of a cubin: the text that the same compile emitted, for the emulator
     ptx: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
+
+    __table_args__ = (
+        # how many bytes are kept
+        Index(
+            "ix_artifacts_stored",
+            "kind",
+            "size_bytes",
+            postgresql_where=text("stored"),
+            sqlite_where=text("stored = 1"),
+        ),
+    )
 
 
 class Trial(Base):
