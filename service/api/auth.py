@@ -98,9 +98,11 @@ def _of_token(state: AppState, header: str, host: str | None) -> Principal:
     hashed, asked_s = tokens.digest(clear), time.monotonic()
     with state.database.read() as s:
         token = tokens.check(s, clear)
+        guess = token is None and not tokens.was_made(s, clear)
     if token is None:
         state.known_tokens.pop(hashed, None)
-        state.limits.guessed(host)
+        if guess:
+            state.limits.guessed(host)
         raise _unauthorized("This token is unknown, expired or revoked.", "invalid_token")
     if len(state.known_tokens) >= _MOST_KNOWN:
         state.known_tokens.clear()

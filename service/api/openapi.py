@@ -23,7 +23,7 @@ _WHY = {
     413: "The body is over the limit.",
     415: "The body is not sent as application/json.",
     422: "A field or query parameter is unknown or has a value that is not allowed; the document names both.",
-    429: "The token has as many open jobs as it may have.",
+    429: "The token asks, submits or has open more than it may, or the address guesses; see Retry-After.",
     500: "A fault of ours; the log has the trace.",
     503: "The database does not answer; Retry-After says when to ask again.",
 }
@@ -45,7 +45,7 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 }
 
 # Statuses that any authenticated endpoint may end with.
-_ALWAYS = (401, 403, 422, 500, 503)
+_ALWAYS = (401, 403, 422, 429, 500, 503)
 # Statuses of an endpoint that reads a JSON body.
 _BODY = (400, 413, 415)
 

@@ -88,6 +88,11 @@ def check(s: Session, clear: str) -> TokenRecord | None:
     return _record(row)
 
 
+def was_made(s: Session, clear: str) -> bool:
+    """Whether there ever was a token of this clear text: one that has ended is no guess."""
+    return s.scalar(_with(digest(clear))) is not None
+
+
 def touch(s: Session, token_id: int) -> None:
     """Writes that it was used now (call at most once a minute)."""
     changed(s, update(Token).where(Token.id == token_id).values(last_used_at=clock.now(s)))
