@@ -14,17 +14,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from rooftile.device import local_cpu
 from rooftile.errors import RooftileError
 
-from service.bus.broker import broker_info, eviction_warning
+from service import doctor_cluster as cluster
 from service.bus.lockholder import lock_holder
 from service.compilers import HOW_TO_GET_ONE, NVRTC_EXTRA, compilers, none_found
+from service.doctor_cluster import Check, State
 from service.errors import OperationError
 from service.paths import (
     Home,
@@ -49,34 +48,28 @@ _HANDICAPS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 _THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOTO_NUM_THREADS")
 
 
-class State(StrEnum):
-    """How a check ended."""
-
-    OK = "ok"
-    """There and usable."""
-    NOTE = "note"
-    """Works without, or will be made when it is needed."""
-    MISSING = "missing"
-    """Tuning on this machine does not work without it."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the doctor."""
-
-    name: str
-    state: State
-    found: str
-    fix: str = ""
-
-
 def examine(settings: Settings) -> list[Check]:
     """Every check, in the order a person would look."""
     checks: list[Callable[[Settings], Check]] = [
         _python, _device, _compiler, _nvrtc, _blas, _gpu, _kernels, _home, _disk, _database, _broker, _locks,
         _port,
     ]  # fmt: skip
-    return [_safely(check, settings) for check in checks]
+    return [*(_safely(check, settings) for check in checks), *_of_cluster(settings)]
+
+
+def _of_cluster(settings: Settings) -> list[Check]:
+    found = []
+    if settings.broker_url is not None:
+        found.append(cluster.safely("celery", lambda: cluster.celery(settings)))
+    if sqlite_path(settings.database_url) is None:
+        try:
+            found += cluster.of_database(settings)
+        except StoreError as error:
+            found.append(Check("postgres", State.MISSING, " ".join(str(error).split())))
+    elif settings.broker_url is not None:
+        fix = "Set ROOFTILE_DATABASE_URL to a Postgres database; several hosts cannot share an SQLite file."
+        found.append(Check("postgres", State.MISSING, "a broker, but SQLite as database", fix))
+    return found
 
 
 def _safely(check: Callable[[Settings], Check], settings: Settings) -> Check:
@@ -254,20 +247,7 @@ def shown_url(url: str) -> str:
 def _broker(settings: Settings) -> Check:
     if settings.broker_url is None:
         return Check("broker", State.OK, "none: embedded, workers sweep the database")
-    import redis
-
-    shown = shown_url(settings.broker_url)
-    try:
-        info = broker_info(settings.broker_url)
-    except (redis.RedisError, OSError) as error:
-        fix = "Start it or correct ROOFTILE_BROKER_URL; jobs go on meanwhile, found by each worker's sweep."
-        return Check("broker", State.MISSING, f"{shown} does not answer: {error}", fix)
-    version = info.get("valkey_version", info.get("redis_version", "unknown version"))
-    found = f"{shown} ({info.get('server_name', 'redis')} {version})"
-    warning = eviction_warning(info)
-    if warning is not None:
-        return Check("broker", State.NOTE, found, warning)
-    return Check("broker", State.OK, found)
+    return cluster.broker(settings, shown_url(settings.broker_url))
 
 
 def _locks(_settings: Settings) -> Check:

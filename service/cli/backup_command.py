@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -21,7 +22,7 @@ restore_app = typer.Typer(add_completion=False)
 
 @backup_app.command()
 def backup(
-    file: Path = typer.Argument(..., help="The file to write; it must not be there."),
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not be there.")],
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> None:
     """Put the database, artifacts included, into one file. The service may run meanwhile."""
@@ -36,7 +37,7 @@ def backup(
 
 @restore_app.command()
 def restore(
-    file: Path = typer.Argument(..., help="What `rooftile backup` wrote."),
+    file: Annotated[Path, typer.Argument(help="What `rooftile backup` wrote.")],
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> None:
     """Bring a backup into an empty database, and its tables to this version. Nothing may run on it."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -76,7 +77,7 @@ class Retention:
             last = job_id
             if not self._trials(job_id, go_on):
                 return
-            self.counts["artifacts"] += self._batch(lambda s, one=job_id: retention.finish_job(s, one))
+            self.counts["artifacts"] += self._batch(partial(retention.finish_job, job_id=job_id))
             self.counts["jobs"] += 1
 
     def _trials(self, job_id: int, go_on: Callable[[], bool]) -> bool:
@@ -84,7 +85,7 @@ class Retention:
         while after is not None:
             if not go_on():
                 return False
-            done = self._batch(lambda s, at=after: retention.compact_trials(s, job_id, at, TRIALS))
+            done = self._batch(partial(retention.compact_trials, job_id=job_id, after=after, limit=TRIALS))
             self.counts["measurements"] += done[0]
             self.counts["logs"] += done[1]
             after = done[2]
@@ -93,7 +94,7 @@ class Retention:
     def _events(self, before: datetime, go_on: Callable[[], bool]) -> None:
         after: int | None = 0
         while after is not None and go_on():
-            done = self._batch(lambda s, at=after: retention.forget_events(s, before, at, EVENTS))
+            done = self._batch(partial(retention.forget_events, before=before, after=after, limit=EVENTS))
             self.counts["events"] += done[0]
             after = done[1]
 

@@ -1,7 +1,7 @@
 """How is the whole of a database put into one file, while others write to it, and taken back from it?
 
-Bytes of artifacts lie in the database, so one file holds everything that is served. SQLite copies itself by its
-own backup (a consistent snapshot, WAL included); a Postgres is asked for a dump by its own pg_dump.
+Bytes of artifacts lie in the database, so one file holds everything that is served. SQLite copies itself by
+its own backup (a consistent snapshot, WAL included); a Postgres is asked for a dump by its own pg_dump.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def restore(url: str, file: Path) -> None:
         return
     if not head.startswith(b"PGDMP"):
         raise BackupError(f"{file} is no backup of a Postgres database (pg_dump's custom format).")
-    _run("pg_restore", place, "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", str(file),
-         database=True)  # fmt: skip
+    options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
+    _run("pg_restore", place, *options, f"--dbname={place.database}", str(file))
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:
@@ -83,12 +83,10 @@ def _copy_sqlite(source: Path, target: Path) -> None:
     target.chmod(0o600)
 
 
-def _run(program: str, place: URL, *arguments: str, database: bool = False) -> None:
+def _run(program: str, place: URL, *arguments: str) -> None:
     found = shutil.which(program)
     if found is None:
-        raise BackupError(
-            f"{program} was not found; install Postgres' client programs of the server's version."
-        )
+        raise BackupError(f"{program} was not found; install Postgres' client of the server's version.")
     # By the environment: a command line is read by every user of the host.
     environment = {
         **os.environ,
@@ -99,10 +97,9 @@ def _run(program: str, place: URL, *arguments: str, database: bool = False) -> N
         "PGDATABASE": place.database or "",
     }
     environment = {name: value for name, value in environment.items() if value}
-    target = [f"--dbname={place.database}"] if database else []
     try:
         done = subprocess.run(
-            [found, *arguments[:-1], *target, arguments[-1]] if database else [found, *arguments],
+            [found, *arguments],
             env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=DUMP_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

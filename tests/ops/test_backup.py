@@ -1,4 +1,4 @@
-"""Does a restored service serve the same releases, with the same bytes? On both databases, by the commands."""
+"""Does a restored service serve the same releases, with the same bytes? On both databases, by commands."""
 
 from __future__ import annotations
 
