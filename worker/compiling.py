@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -146,7 +147,7 @@ class CompileWorker:
             orders.append(Order(claim.trial_id, self._order(planned)))
         for trial_id, outcome in compile_all(orders, slots=slots):
             task = tasks[trial_id]
-            if isinstance(outcome, FATAL):
+            if isinstance(outcome, Exception) and (isinstance(outcome, FATAL) or host_is_short(outcome)):
                 raise outcome
             if isinstance(outcome, CompileFailure) and outcome.reason is TrialReason.JOB_ENDED:
                 continue  # not built: what is still held goes back
@@ -221,8 +222,10 @@ def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed
         if is_cuda(device.arch.name):
             structure = proof_structure(family.structure(problem, device, schedule))
         return Task(claim, family.build(problem, device, schedule), plan, structure)
-    except Exception as error:  # noqa: BLE001 - one schedule's fault must not end the others
-        return _internal(error)
+    except Exception as error:
+        if host_is_short(error):
+            raise  # what is held goes back
+        return _internal(error)  # one schedule's fault must not end the others
 
 
 def _unfit(plan: LaunchPlan, problem: Problem, device: Device) -> str | None:
@@ -263,6 +266,12 @@ def compile_outcome(task: Task, outcome: Artifact | Exception, pool: Artifact | 
         state = TrialState.REJECTED if outcome.reason in _REJECTIONS else TrialState.FAILED
         return Failed(state, outcome.reason, outcome.evidence)
     return _internal(outcome)
+
+
+def host_is_short(error: Exception) -> bool:
+    """Whether this host has no memory left for us, which says nothing of a schedule."""
+    short = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
+    return short or isinstance(error, MemoryError)
 
 
 def _internal(error: Exception) -> Failed:
