@@ -55,6 +55,25 @@ def test_cancel_ends_everything_and_keeps_what_was_found(both: Hands, proposer: 
     assert cancel(both.db, job_id).state is JobState.CANCELLED
 
 
+def test_what_was_cancelled_while_no_worker_was_there_is_not_run_when_they_return(
+    both: Hands, proposer: Proposer
+) -> None:
+    """A message of the broker's that revokes would have been heard by nobody."""
+    begun, queued = post(both), post(both, problem={**PROBLEM, "m": 16})
+    advance(both.db, begun, proposer)
+    both.compile(2)
+    for job_id in (begun, queued):
+        cancel(both.db, job_id)
+    for job_id in (begun, queued):
+        advance(both.db, job_id, proposer)
+        with both.db.read() as s:
+            rows = [row for one in jobs.problems(s, job_id) for row in trials.of_problem(s, one.id)]
+            assert not jobs.advanceable(s)[0]
+        assert {row.state for row in rows} <= {TrialState.CANCELLED}
+        assert len(rows) > 0 or job_id == queued
+    assert both.compile() == both.measure() == 0
+
+
 def _schedule(obj: object) -> Any:
     from search_space.schedule import Schedule
 
