@@ -58,6 +58,13 @@ class FamilySearch:
             self._model = by_model(self.ground, live, random.Random(self.seed), self.scored)
         return self._model
 
+    def rest(self) -> None:
+        """Keep what takes a second to find again, and let go of what takes megabytes."""
+        self.tpe = Tpe(self.coding)
+        self._encoded.clear()
+        self._points.clear()
+        self.ground.forget()
+
     # ------------------------------------------------------------ codes
 
     def encode(self, rows: Sequence[Tried]) -> None:

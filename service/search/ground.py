@@ -52,6 +52,10 @@ class Ground:
         """The schedule of these values, each a choice of its parameter; made once and kept for a while."""
         return self._judged(values)[0]
 
+    def forget(self) -> None:
+        """Let go of the schedules that were judged."""
+        self._known.clear()
+
     def legal(self, schedule: Schedule) -> bool:
         """Right family, only choices there are and the job allows, and no rule broken."""
         values = schedule.values()

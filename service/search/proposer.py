@@ -7,6 +7,7 @@ time and is made again from the rows after a crash.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -26,7 +27,9 @@ from service.search.start import SCORED, fitted, in_turns, known_starts
 from service.search.tpe import seed_of
 from service.store.enums import ProposalSource
 
-SEARCHES_KEPT = 32
+SEARCHES_KEPT = 256
+SEARCHES_WHOLE = 32
+"""Of those that were asked for last all is kept (some MB each), of the others the cost model's ranking."""
 START_SHARE = 0.15
 START_LEAST = 4
 OTHER_FAMILIES_SHARE = 0.3
@@ -86,6 +89,11 @@ class Proposer:
             while len(self._searches) > SEARCHES_KEPT:
                 self._searches.popitem(last=False)
         self._searches.move_to_end(ask.name)
+        if len(self._searches) > SEARCHES_WHOLE:
+            # one at a time goes over the edge
+            late = next(itertools.islice(reversed(self._searches.values()), SEARCHES_WHOLE, None))
+            for family in late.values():
+                family.rest()
         return found
 
     def _starts(

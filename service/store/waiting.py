@@ -41,9 +41,11 @@ def races(device_key: str) -> ColumnElement[bool]:
 
 def owners_of_trials(s: Session, waits: ColumnElement[bool]) -> list[Waiter]:
     """The running jobs that have such a trial."""
-    # from the few running jobs to an index on trials, not the other way round
-    mine = select(Trial.id).where(Trial.job_id == Job.id, waits).exists()
-    rows = s.execute(_owners().where(Job.state == JobState.RUNNING, mine)).all()
+    # From the few running jobs to an index on trials, not the other way round. EXISTS would say the same, but
+    # Postgres makes a join of it, and where it takes the tables for small each job meets each waiting trial:
+    # 28 ms with 200 jobs, 0.3 ms this way.
+    mine = select(Trial.id).where(Trial.job_id == Job.id, waits).correlate(Job).limit(1).scalar_subquery()
+    rows = s.execute(_owners().where(Job.state == JobState.RUNNING, mine.is_not(None))).all()
     return [Waiter(*row) for row in rows]
 
 

@@ -7,6 +7,7 @@ import math
 import random
 import statistics
 import time
+from typing import Any
 
 import pytest
 from rooftile.problem import Gemm
@@ -17,6 +18,8 @@ from search_space.schedule import Schedule
 from search_space.violation import Violation
 from service.jobs.errors import NoLegalSchedule
 from service.jobs.proposing import Ask, Proposal, Tried
+from service.search import family_search
+from service.search import proposer as proposer_module
 from service.search.ground import Ground
 from service.search.proposer import Proposer
 from service.search.tpe import Row, teachable
@@ -280,3 +283,31 @@ def test_tpe_is_taught_a_bounded_number_of_rows_and_enough_good_ones() -> None:
     assert len(taught) - len(good) <= 9 * len(good)
     assert teachable([Row((0,), None)] * 20) == []
     assert teachable([Row((0,), math.inf)]) == []
+
+
+def test_many_searches_at_once_rank_once_each_and_answer_as_alone(
+    toy_family: ToyFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposer_module, "SEARCHES_WHOLE", 2)
+    ranked: list[str] = []
+    real = family_search.by_model
+
+    def by_model(*args: Any) -> list[Schedule]:
+        ranked.append("once more")
+        return real(*args)
+
+    monkeypatch.setattr(family_search, "by_model", by_model)
+    crowd = Proposer(scored=100)
+    done: dict[str, list[Tried]] = {str(i): [] for i in range(5)}
+    for _ in range(8):
+        for name, rows in done.items():
+            question = ask(name=name, seed=int(name), done=tuple(rows), n=4)
+            found = crowd.propose(question)
+            rows += [tried(p.schedule, true_us(p.schedule)) for p in found]
+    assert len(ranked) == len(done)
+    whole = [one for one in crowd._searches.values() if one[NAME]._encoded]
+    assert len(whole) == 2
+    for name, rows in done.items():
+        last = ask(name=name, seed=int(name), done=tuple(rows), n=4)
+        alone = Proposer(scored=100).propose(last)
+        assert [p.schedule.key for p in crowd.propose(last)] == [p.schedule.key for p in alone]
