@@ -15,6 +15,8 @@ The database's own errors are in service.store.errors; commands print those the 
 
 from __future__ import annotations
 
+import errno
+
 
 class OperationError(Exception):
     """A failure whose message is meant for the person at the terminal; the command ends with exit code 1."""
@@ -50,3 +52,9 @@ class DataMissingError(OperationError):
 
 class ChildGaveUpError(OperationError):
     """A child process died at once several times in a row, so restarting it again would not help."""
+
+
+def host_is_short(error: BaseException) -> bool:
+    """Whether this host has no memory or process left for us, which says nothing of what was being done."""
+    short = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
+    return short or isinstance(error, MemoryError)

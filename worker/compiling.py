@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
@@ -25,6 +24,7 @@ from search_space.gpu_device import GpuDevice
 from search_space.registry import get_family
 from search_space.schedule import Schedule
 from service.bus import Doorbell, HostGate, Kind
+from service.errors import host_is_short
 from service.periods import lease_s
 from service.store import artifacts, devices, trials
 from service.store.database import Database
@@ -266,12 +266,6 @@ def compile_outcome(task: Task, outcome: Artifact | Exception, pool: Artifact | 
         state = TrialState.REJECTED if outcome.reason in _REJECTIONS else TrialState.FAILED
         return Failed(state, outcome.reason, outcome.evidence)
     return _internal(outcome)
-
-
-def host_is_short(error: Exception) -> bool:
-    """Whether this host has no memory left for us, which says nothing of a schedule."""
-    short = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
-    return short or isinstance(error, MemoryError)
 
 
 def _internal(error: Exception) -> Failed:

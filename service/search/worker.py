@@ -13,6 +13,7 @@ from rooftile.errors import RooftileError
 from sqlalchemy.orm import Session
 
 from service.bus import Doorbell, GateInterrupted, HostGate, Kind
+from service.errors import host_is_short
 from service.host import host_name
 from service.jobs.advance import advance
 from service.jobs.control import close
@@ -145,6 +146,8 @@ class SearchWorker:
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, _JOB_FAULTS):
                 raise  # the database's trouble is every job's
+            if host_is_short(error):
+                raise  # and so is this host's
             self._faults[job_id] += 1
             expected = isinstance(error, RooftileError)
             _log.error("cannot advance", job=job_id, error=str(error), exc_info=not expected)

@@ -19,7 +19,7 @@ from service.search import worker as worker_module
 from service.search.proposer import Proposer
 from service.search.worker import SearchWorker, make_step
 from service.settings import Settings
-from service.store import jobs, workers
+from service.store import jobs, trials, workers
 from service.store.database import Database
 from service.store.enums import JobProblemReason, JobReason, JobState, WorkerKind, WorkerState
 
@@ -78,6 +78,34 @@ def test_a_fault_of_ours_ends_one_job_and_no_other(db: Database, tmp_path: Path)
     assert (job.state, job.reason) == (JobState.FAILED, JobReason.INTERNAL_ERROR)
     assert "ZeroDivisionError: thirteen" in job.message
     assert row.reason is JobProblemReason.INTERNAL_ERROR
+
+
+class _Starved(Proposer):
+    """Its host is short of memory for a while."""
+
+    short = True
+
+    def propose(self, ask: Ask) -> list[Proposal]:
+        if self.short:
+            raise MemoryError
+        return super().propose(ask)
+
+
+def test_memory_that_is_short_ends_no_job(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.search.worker.LOOK_S", 0.0)
+    job_id = post(db)
+    proposer = _Starved(scored=50)
+    worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=proposer)
+    for _ in range(5):
+        with pytest.raises(MemoryError):  # the loop waits, and tries again
+            worker.step()
+    assert state(db, job_id) is JobState.RUNNING
+    proposer.short = False
+    worker.step()
+    with db.read() as s:
+        assert trials.counts(s, job_id=job_id)
 
 
 def test_while_a_measurement_has_the_host_the_search_waits(
