@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import importlib.metadata
 import importlib.util
@@ -62,10 +63,8 @@ def _of_cluster(settings: Settings) -> list[Check]:
     if settings.broker_url is not None:
         found.append(cluster.safely("celery", lambda: cluster.celery(settings)))
     if sqlite_path(settings.database_url) is None:
-        try:
+        with contextlib.suppress(StoreError):  # the check of the database has told it
             found += cluster.of_database(settings)
-        except StoreError as error:
-            found.append(Check("postgres", State.MISSING, " ".join(str(error).split())))
     elif settings.broker_url is not None:
         fix = "Set ROOFTILE_DATABASE_URL to a Postgres database; several hosts cannot share an SQLite file."
         found.append(Check("postgres", State.MISSING, "a broker, but SQLite as database", fix))

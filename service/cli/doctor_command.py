@@ -11,7 +11,8 @@ from rich.text import Text
 
 from service.cli.common import FAILED, print_json, run_app
 from service.cli.tables import table_console
-from service.doctor import Check, State, examine
+from service.doctor import examine
+from service.doctor_cluster import Check, State
 from service.settings import get_settings
 
 app = typer.Typer(add_completion=False)

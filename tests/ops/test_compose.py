@@ -6,11 +6,19 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import yaml
+
+from bench.servers.postgres import free_port
+from bench.servers.valkey import _binary as valkey_server
+from service import doctor_cluster as cluster
+from service.bus.broker import broker_fault, broker_info, eviction_warning
+from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -20,9 +28,9 @@ OURS = [name for name, service in SERVICES.items() if "build" in service]
 
 def test_the_cluster_is_all_there() -> None:
     assert set(SERVICES) == {
-        "postgres", "valkey", "migrate", "api", "search", "compile", "emulate", "measure",
+        "postgres", "valkey", "migrate", "api", "search", "compile", "emulate", "measure", "measure-gpu",
     }  # fmt: skip
-    assert set(OURS) == {"migrate", "api", "search", "compile", "emulate", "measure"}
+    assert set(OURS) == {"migrate", "api", "search", "compile", "emulate", "measure", "measure-gpu"}
     major = re.fullmatch(r"postgres:(\d+).*", SERVICES["postgres"]["image"])
     assert major is not None
     assert int(major[1]) >= 15
@@ -52,17 +60,93 @@ def test_dependencies_and_volumes_exist(name: str) -> None:
         assert source in COMPOSE["volumes"] or source.startswith("${ROOFTILE_HOST_LOCKS")
     environment = service["environment"]
     assert environment["ROOFTILE_DATABASE_URL"].startswith("postgresql://")
-    assert environment["ROOFTILE_BROKER_URL"] == "redis://valkey:6379/0"
+    assert environment["ROOFTILE_BROKER_URL"].endswith("@valkey:6379/0")
+    assert environment["ROOFTILE_LOG_FORMAT"] == "json"
+    assert get_settings_from(environment).log_format == "json"
+
+
+def get_settings_from(environment: dict[str, str]) -> Settings:
+    """As the service would read them, with the variables of .env put in."""
+    filled = {name: re.sub(r"\$\{\w+:\?[^}]*\}", "x" * 48, value) for name, value in environment.items()}
+    return Settings(**{name.removeprefix("ROOFTILE_").lower(): value for name, value in filled.items()})
 
 
 def test_who_excludes_each_other_on_a_host_shares_its_locks() -> None:
-    for name in ("search", "compile", "emulate", "measure"):
+    for name in ("search", "compile", "emulate", "measure", "measure-gpu"):
         assert any(volume.endswith(":/run/lock") for volume in SERVICES[name]["volumes"])
 
 
-def test_the_broker_loses_nothing_to_eviction() -> None:
-    command = SERVICES["valkey"]["command"]
-    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+def test_the_broker_loses_nothing_to_eviction_and_wants_its_password(tmp_path: Path) -> None:
+    """The command itself, with a Valkey of a wheel, in a folder of the test's."""
+    port = free_port()
+    script = SERVICES["valkey"]["command"][2].replace("$$", "$").replace("cd /data", f"cd {tmp_path}")
+    wrapper = tmp_path / "valkey-server"
+    wrapper.write_text(f'#!/bin/sh\nexec {valkey_server()} "$@" --port {port} --bind 127.0.0.1\n')
+    wrapper.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    server = subprocess.Popen(
+        ["sh", "-c", script],
+        env={"PATH": path, "VALKEY_PASSWORD": "b" * 48},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                info = broker_info(f"redis://:{'b' * 48}@127.0.0.1:{port}/0")
+                break
+            except (redis.RedisError, OSError):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert eviction_warning(info) is None
+        assert info["maxmemory"] == 192 * 2**20
+        assert "bbbb" not in Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
+        assert broker_fault(f"redis://127.0.0.1:{port}/0") == (
+            "The broker refuses the password of ROOFTILE_BROKER_URL."
+        )
+    finally:
+        server.terminate()
+        assert server.wait(10) == 0
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_may_do_little(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert service["init"] is True
+    assert service["mem_limit"]
+    # /tmp and the home are all that can be written; compiled things are run from there.
+    mounts = [volume.rpartition(":")[2] for volume in service.get("volumes", [])]
+    mounts += [one.partition(":")[0] for one in service["tmpfs"]]
+    assert {"/tmp", "/var/lib/rooftile"} <= set(mounts)
+    if name not in ("migrate", "api", "search"):
+        assert any(one.startswith("/tmp:") and "exec" in one for one in service["tmpfs"])
+    # longer than a worker needs to end in order (tests/ops/test_stop.py)
+    assert int(service["stop_grace_period"].removesuffix("s")) >= 15
+    assert "privileged" not in service
+    assert "user" not in service  # the image's
+
+
+def test_a_gpu_worker_has_one_gpu() -> None:
+    service = SERVICES["measure-gpu"]
+    assert service["profiles"] == ["gpu"]
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}
+    assert [name for name, one in SERVICES.items() if "profiles" in one] == ["measure-gpu"]
+
+
+def test_all_pools_fit_into_the_connections_of_postgres() -> None:
+    command = SERVICES["postgres"]["command"]
+    most = int(command[command.index("-c") + 1].partition("=")[2])
+    assert cluster.connections(most - 3, 0, len(OURS) - 2).state is cluster.State.OK
+
+
+def test_no_secret_has_a_value_here() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    for name in re.findall(r"\w*(?:PASSWORD|TOKEN|AUTH)\w*: (.*)", text):
+        assert name.startswith("${")
 
 
 def test_nothing_but_the_api_is_open_and_only_to_this_host() -> None:

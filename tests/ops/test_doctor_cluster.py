@@ -1,4 +1,4 @@
-"""Does the doctor see what is wrong with a cluster, and say what to do? Against a real Postgres and Valkey."""
+"""Does the doctor see what is wrong with a cluster, and say what to do? With a real Postgres and Valkey."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from bench.servers.valkey import Valkey
 from service import doctor_cluster as cluster
 from service.bus import app as bus_app
-from service.doctor import State, examine
+from service.doctor import examine
+from service.doctor_cluster import State
 from service.settings import Settings
 from service.store import workers
 from service.store.database import Database
