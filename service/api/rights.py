@@ -145,6 +145,9 @@ COMMANDS: tuple[CommandRight, ...] = (
     CommandRight("device list", None, "the database"),
     CommandRight("device suspend", None, "the database"),
     CommandRight("device resume", None, "the database"),
+    CommandRight("compact", None, "the database"),
+    CommandRight("backup", None, _HOME),
+    CommandRight("restore", None, _HOME),
     CommandRight("doctor", None, _HOME),
 )
 

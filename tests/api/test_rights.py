@@ -286,6 +286,7 @@ _ON_THE_DATABASE = {
     "device list": ["device", "list"],
     "device suspend": ["device", "suspend", CPU, "a test"],
     "device resume": ["device", "resume", CPU],
+    "compact": ["compact", "--dry-run"],
 }
 
 
