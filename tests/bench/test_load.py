@@ -55,7 +55,7 @@ def test_every_problem_has_its_trials_and_a_release_that_is_found(database: Data
                 assert {one.state for one in of} == {TrialState.MEASURED}
                 detail = trials.detail(s, of[-1].id)
                 assert detail is not None
-                assert detail.measurement is not None
+                assert len(detail.measurements) == 1
         changes = releases.changes(s, limit=200)
         assert len({one.change_id for one in changes}) == COUNT + 1
         for one in changes:
