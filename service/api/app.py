@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio.to_thread
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from service.api import handlers, openapi
 from service.api.body import MAX_BODY_BYTES
@@ -65,6 +66,7 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
             Middleware(RequestId),
             Middleware(CountRequests, figures=state.metrics.requests),
             Middleware(SecurityHeaders),
+            *_cors(settings),
             Middleware(Overload),
             Middleware(Conditional),
             Middleware(BodyLimit, max_bytes=MAX_BODY_BYTES),
@@ -83,6 +85,21 @@ def state_of_app(app: FastAPI) -> AppState:
     state = app.state.rooftile
     assert isinstance(state, AppState)
     return state
+
+
+def _cors(settings: Settings) -> list[Middleware]:
+    """Pages of these origins may ask, with a bearer token: cookies stay with the dashboard's own."""
+    if not settings.origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+            expose_headers=["ETag", "Location", "Retry-After"],
+        )
+    ]
 
 
 def _admit(state: AppState, token: str) -> None:

@@ -47,6 +47,7 @@ class Limits:
         self._shared = (
             None if settings.broker_url is None else FixedWindowRateLimiter(_redis(settings.broker_url))
         )
+        self.most_guesses = MOST_GUESSES
         self._alone_until_s = -math.inf
         self._lock = threading.Lock()
         self._lots: dict[str, tuple[int, float]] = {}
@@ -118,11 +119,11 @@ class Limits:
             self._guesses[address] = (count + 1, until_s)
             while len(self._guesses) > MOST_ADDRESSES:
                 self._guesses.popitem(last=False)
-        if count >= MOST_GUESSES:
+        if count >= self.most_guesses:
             raise TooManyError(
                 "Too many wrong tokens or login codes came from this address; wait a minute.",
                 field="Authorization",
-                allowed={"wrong_per_minute": MOST_GUESSES},
+                allowed={"wrong_per_minute": self.most_guesses},
                 headers={"Retry-After": str(math.ceil(until_s - now_s))},
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.api import ADMIN, CPU, gemm
 
 from service.api.app import create_app
 from service.settings import Settings
-from service.store import logins, workers
+from service.store import idempotency, logins, workers
 from service.store.enums import Scope, WorkerKind, WorkerState
 
 both = pytest.mark.parametrize("settings", ["sqlite", "postgres"], indirect=True)
@@ -166,3 +167,20 @@ def test_a_database_without_tables_says_what_to_do(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, token=SecretStr(ADMIN))
     with pytest.raises(Exception, match="rooftile migrate"):
         create_app(settings, check=True)
+
+
+@pytest.mark.parametrize("settings", ["postgres"], indirect=True)
+def test_a_key_in_progress_is_409_at_once_and_free_again_when_its_request_died(
+    client: TestClient, seed: Any
+) -> None:
+    headers = {"Idempotency-Key": "slow"}
+    with seed.database.begin() as s:
+        # another process answers the same request of the same token right now, and dies
+        assert idempotency.begin(s, "token:1", "slow", "0" * 64) is None
+        start = time.monotonic()
+        refused = client.post("/v1/jobs", json=BODY, headers=headers)
+        assert time.monotonic() - start < 4  # it does not wait for the other one
+        assert (refused.status_code, refused.json()["field"]) == (409, "Idempotency-Key")
+        assert refused.headers["Retry-After"] == "1"
+        s.rollback()
+    assert client.post("/v1/jobs", json=BODY, headers=headers).status_code == 202

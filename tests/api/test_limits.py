@@ -103,10 +103,8 @@ def test_too_much_is_429_with_when_to_ask_again(settings: Settings, seed: Any) -
         assert {client.get("/v1/jobs", headers=admin).status_code for _ in range(40)} == {200}
 
 
-def test_who_guesses_is_told_to_wait_and_disturbs_nobody(
-    anonymous: TestClient, seed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MOST_GUESSES", 5)
+def test_who_guesses_is_told_to_wait_and_disturbs_nobody(anonymous: TestClient, seed: Any) -> None:
+    anonymous.app.state.rooftile.limits.most_guesses = 5  # type: ignore[attr-defined]
     good = {"Authorization": f"Bearer {seed.token(Scope.READ)}"}
     answers = [anonymous.get("/v1/jobs", headers={"Authorization": f"Bearer guess-{n}"}) for n in range(8)]
     assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
@@ -127,3 +125,29 @@ def test_the_table_of_guesses_stays_small(settings: Settings, monkeypatch: pytes
         stack.enter_context(pytest.raises(TooManyError))
         for n in range(4):  # a customer's network of IPv6 is one address
             one.guessed(f"2001:db8:0:1::{n:x}")
+
+
+def test_pages_of_other_origins_may_ask_only_where_a_person_said_so(
+    settings: Settings, anonymous: TestClient
+) -> None:
+    origin = {"Origin": "https://dash.example"}
+    asks = {
+        **origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    assert "Access-Control-Allow-Origin" not in anonymous.get("/v1/jobs", headers=origin).headers
+    assert anonymous.options("/v1/best", headers=asks).status_code == 405
+    opened = settings.model_copy(update={"cors_origins": "https://dash.example"})
+    with TestClient(create_app(opened), base_url="http://127.0.0.1:8417") as client:
+        allowed = client.options("/v1/best", headers=asks)
+        assert (allowed.status_code, allowed.headers["Access-Control-Allow-Origin"]) == (
+            200,
+            origin["Origin"],
+        )
+        assert "Access-Control-Allow-Credentials" not in allowed.headers
+        other = {**asks, "Origin": "https://evil.example"}
+        assert "Access-Control-Allow-Origin" not in client.options("/v1/best", headers=other).headers
+    for wrong in ("dash.example", "https://dash.example/", "https://a.example/x", "*"):
+        with pytest.raises(ValueError, match="must be origins"):
+            Settings(home=settings.home, cors_origins=wrong)

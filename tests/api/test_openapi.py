@@ -22,6 +22,7 @@ WANTED = {
         "/v1/artifacts/{digest}",
         "/v1/devices",
         "/v1/archs",
+        "/v1/audit",
         "/v1/spaces",
         "/v1/demand",
         "/healthz",
