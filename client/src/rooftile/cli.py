@@ -21,7 +21,9 @@ from rooftile.errors import FieldError, RooftileError, ServiceError, ServiceUnre
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
 GROUP = "rooftile.commands"
-SERVER_WORDS = ("serve", "tune", "worker", "migrate", "token", "device", "doctor")
+SERVER_WORDS = (
+    "serve", "tune", "worker", "migrate", "token", "device", "compact", "backup", "restore", "doctor",
+)  # fmt: skip
 
 
 class _UsageError(Exception):
@@ -80,6 +82,9 @@ _SERVER_HELP = {
     "migrate": "Bring the database to this version.",
     "token": "Make, list and revoke tokens.",
     "device": "List devices, take one out of service and put it back.",
+    "compact": "Drop samples, logs and bytes that nobody needs any more.",
+    "backup": "Copy everything that the service knows into one file.",
+    "restore": "Bring it back.",
     "doctor": "Say what is here, what is missing and how to get it.",
 }
 
