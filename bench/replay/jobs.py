@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rooftile.problem import Problem
@@ -17,7 +18,7 @@ from service.store import jobs, trials
 from service.store.enums import TrialState
 from service.store.records import TrialRecord
 
-LOOK_S = 0.25
+LOOK_S = 1.0
 STILL_S = 300.0
 """Without a move for so long a run has failed."""
 HUNDRED = 100
@@ -33,6 +34,8 @@ class Job:
     trials: tuple[TrialRecord, ...]
     device_s: float
     """Of its trials and races."""
+    created_at: datetime
+    finished_at: datetime
 
     @property
     def over_best(self) -> float | None:
@@ -80,13 +83,15 @@ def _job(run: Run, job_id: int) -> Job:
         found = [one for row in rows for one in trials.of_problem(s, row.id)]
         device_s = sum(trials.spent(s, row.id).device_s for row in rows)
     assert job is not None
+    assert job.finished_at is not None
     found = [one for one in found if one.finished_at is not None]
     found.sort(key=lambda one: (one.finished_at, one.id))
-    return Job(job_id, str(job.state), job.message, tuple(found), device_s)
+    return Job(job_id, str(job.state), job.message, tuple(found), device_s, job.created_at, job.finished_at)
 
 
-def job_row(run: Run, ended: Sequence[Job], wall_s: float, used: Mapping[str, float]) -> dict[str, Any]:
-    """What these jobs cost, all together."""
+def job_row(run: Run, ended: Sequence[Job], used: Mapping[str, float]) -> dict[str, Any]:
+    """What these jobs cost, all together, from the first one's POST to the last one's end."""
+    wall_s = (max(job.finished_at for job in ended) - min(job.created_at for job in ended)).total_seconds()
     count = sum(len(job.trials) for job in ended)
     device_s = sum(job.device_s for job in ended)
     store_s = used["search"] + used.get("postgres", 0.0)

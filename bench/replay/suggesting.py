@@ -28,7 +28,7 @@ CASES: tuple[tuple[str, str, Problem], ...] = (
 
 def suggestion_rows(*, quick: bool) -> list[dict[str, Any]]:
     """One row a family."""
-    upto = 200 if quick else 1000
+    upto = 100 if quick else 1000
     return [_row(*case, upto) for case in CASES]
 
 
