@@ -74,7 +74,8 @@ class SearchWorker:
         self._seen_event = -1
         self._looked_s = -1e9
         self._looked_at_all_s = -1e9
-        self._look_s = LOOK_S
+        self._rest_s = 0.0
+        self._owed = False
         self._busy = False
         self._after = 0
         self._faults: Counter[int] = Counter()
@@ -83,18 +84,20 @@ class SearchWorker:
         """True when something moved."""
         now_s = time.monotonic()
         did = self._reaper.reap(now_s)
-        due = now_s - self._looked_at_all_s >= self._look_s
         with self._db.read() as s:
             if self._seen_event < 0:
                 news = events.News(events.latest_id(s), frozenset(), wider=True)
             else:
                 news = events.news(s, self._seen_event)
-        if news.latest == self._seen_event and not due:
+        self._owed |= news.wider
+        waited_s = now_s - self._looked_at_all_s
+        all_of_them = waited_s >= self._rest_s and (self._owed or waited_s >= LOOK_S)
+        if news.latest == self._seen_event and not all_of_them:
             return did
         if now_s - self._looked_s < QUIET_S and self._measuring():
             return did
         self._seen_event, self._looked_s = news.latest, now_s
-        moved = self._look_at_all(now_s) if due or news.wider else self._advance_all(sorted(news.jobs))
+        moved = self._look_at_all(now_s) if all_of_them else self._advance_all(sorted(news.jobs))
         self._busy = bool(moved)
         if moved and not self._embedded:
             self._ring(moved)
@@ -103,10 +106,9 @@ class SearchWorker:
     def _look_at_all(self, now_s: float) -> list[int]:
         with self._db.read() as s:
             ids, self._after = jobs.advanceable(s, self._after)
-        self._looked_at_all_s = now_s
+        self._looked_at_all_s, self._owed = now_s, False
         moved = self._advance_all(ids)
-        took_s = time.monotonic() - now_s
-        self._look_s = min(max(LOOK_S, LOOK_REST * took_s), LOOK_MOST_S)
+        self._rest_s = min(LOOK_REST * (time.monotonic() - now_s), LOOK_MOST_S)
         return moved
 
     def _advance_all(self, ids: Sequence[int]) -> list[int]:

@@ -44,9 +44,9 @@ class News:
     latest: int
     """Id of the newest event."""
     jobs: frozenset[int]
-    """Those of which a trial has ended, or a race has moved."""
+    """Those of which something has moved that may take them on: not a trial that is still under way."""
     wider: bool
-    """Something else has moved too, which may concern any job: a place became free, a verdict came."""
+    """Something has moved that may concern any job: a place became free, a verdict came."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,9 @@ def news(s: Session, last_id: int) -> News:
         latest = max(latest, newest)
         if kind is EventKind.TRIAL and to in TRIAL_OPEN:
             continue
-        if job_id is not None and kind in _OF_ONE_JOB:
+        if job_id is not None:
             told.add(job_id)
-        else:
-            wider = True
+        wider |= job_id is None or kind not in _OF_ONE_JOB
     return News(latest, frozenset(told), wider)
 
 

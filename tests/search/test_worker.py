@@ -65,7 +65,8 @@ def test_a_fault_of_ours_ends_one_job_and_no_other(db: Database, tmp_path: Path)
     worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=_Faulty(scored=50))
     hands = Hands(db)
     deadline = time.monotonic() + 60
-    while state(db, good) is not JobState.DONE and time.monotonic() < deadline:
+    ends = [JobState.FAILED, JobState.DONE]
+    while [state(db, bad), state(db, good)] != ends and time.monotonic() < deadline:
         worker.step()
         hands.compile()
         hands.measure()
@@ -177,7 +178,6 @@ def test_a_trial_that_ended_makes_its_own_job_looked_at_and_no_other(
 
     monkeypatch.setattr(worker_module, "advance", advance)
     hands = Hands(db)
-    worker._look_s = 600.0
     assert hands.compile(8) == 8
     worker.step()
     assert looked == []  # what was compiled asks nothing of a job
@@ -186,6 +186,7 @@ def test_a_trial_that_ended_makes_its_own_job_looked_at_and_no_other(
     assert len(looked) == 1
     # The end of a job may let another begin: everybody is looked at.
     looked.clear()
+    worker._rest_s = 0.0
     assert cancel(db, first).state is JobState.CANCELLED
     worker.step()
     assert second in looked
