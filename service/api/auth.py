@@ -17,7 +17,7 @@ from fastapi import Depends
 from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from service.api.errors import ForbiddenError, UnauthorizedError
+from service.api.errors import ForbiddenError, UnauthorizedError, UnavailableError
 from service.api.query import check_headers, check_query
 from service.api.state import AppState, state_of
 from service.store import logins, tokens
@@ -71,6 +71,9 @@ def widen(scopes: frozenset[Scope]) -> frozenset[Scope]:
 def identify(request: Request) -> Principal | None:
     """The principal of the token or cookie, None where there is neither; 401 for a wrong one."""
     state = state_of(request)
+    if state.tail.away:
+        # at once: twenty threads that each wait for a connection would hold up everybody else for minutes
+        raise UnavailableError("The database does not answer; ask again.", headers={"Retry-After": "2"})
     header = request.headers.get("authorization")
     if header is not None:
         return _of_token(state, header, _host(request))

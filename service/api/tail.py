@@ -23,6 +23,9 @@ _log = structlog.get_logger("rooftile.api.tail")
 POLL_S = 0.25
 BATCH = 500
 
+AWAY_S = 10.0
+"""A look that takes longer is not waited for by others."""
+
 Told = Callable[[Sequence[EventRecord]], None]
 
 
@@ -36,11 +39,13 @@ class Tail:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._looked_s = float("-inf")
+        self._answered_s = float("-inf")
         self._blind = False
         self.seen: int | None = None
         """Listeners were told all events up to this id; None before the first look."""
 
     def start(self) -> None:
+        self._answered_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
         self._thread.start()
 
@@ -52,6 +57,14 @@ class Tail:
     def fresh(self, within_s: float) -> bool:
         """Whether everything is known that was written that long ago."""
         return time.monotonic() - self._looked_s <= within_s
+
+    @property
+    def away(self) -> bool:
+        """The database did not answer the last look, or has not answered this one for long: whoever asks it
+        now would wait for the same. On SQLite nobody waits, and the next one may be lucky."""
+        if self._thread is None or self._database.dialect != "postgresql":
+            return False
+        return self._blind or time.monotonic() - self._answered_s > AWAY_S
 
     @contextmanager
     def listening(self, told: Told) -> Iterator[None]:
@@ -84,6 +97,7 @@ class Tail:
                 self.seen, rows = events.latest_id(s), []
             else:
                 rows = events.after(s, self.seen, limit=BATCH)
+        self._answered_s = time.monotonic()
         if rows:
             self._tell(rows)
             self.seen = rows[-1].id

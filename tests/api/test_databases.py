@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import make_url
 from starlette.testclient import TestClient
 from support.api import ADMIN, CPU, gemm
 
+from bench.chaotic.relay import Relay
+from service.api import tail
 from service.api.app import create_app
 from service.settings import Settings
 from service.store import idempotency, logins, workers
@@ -184,3 +188,38 @@ def test_a_key_in_progress_is_409_at_once_and_free_again_when_its_request_died(
         assert refused.headers["Retry-After"] == "1"
         s.rollback()
     assert client.post("/v1/jobs", json=BODY, headers=headers).status_code == 202
+
+
+def test_a_postgres_that_holds_its_peace_is_503_at_once(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "AWAY_S", 1.0)
+    there = make_url(postgres_url)
+    relay = Relay(there.host or "127.0.0.1", there.port or 5432)
+    through = there.set(host="127.0.0.1", port=relay.port("api")).render_as_string(hide_password=False)
+    app = create_app(Settings(home=tmp_path, database_url=through, token=SecretStr(ADMIN)))
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    state = app.state.rooftile
+    try:
+        with TestClient(app, base_url="http://127.0.0.1:8417") as client:
+            _wait_for(lambda: not state.tail.away)
+            assert client.get("/v1/jobs", headers=headers).status_code == 200
+            relay.hold()
+            _wait_for(lambda: state.tail.away)
+            start = time.monotonic()
+            for _ in range(40):  # more than there are threads
+                answer = client.get("/v1/jobs", headers=headers)
+                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+            assert time.monotonic() - start < 10
+            relay.heal()
+            _wait_for(lambda: not state.tail.away)
+            _wait_for(lambda: client.get("/v1/jobs", headers=headers).status_code == 200)
+    finally:
+        relay.close()
+
+
+def _wait_for(true: Callable[[], bool], most_s: float = 20.0) -> None:
+    deadline = time.monotonic() + most_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
