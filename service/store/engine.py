@@ -101,7 +101,7 @@ def make_engine(
     connect_args = {
         # libpq waits for at least two seconds
         "connect_timeout": round(allowed.connect_s),
-        "application_name": name[:63],
+        "application_name": name.replace(" ", "-")[:63],
         "options": " ".join(f"-c {key}={value}" for key, value in options.items()),
         **_silence(allowed.silence_s),
     }

@@ -53,6 +53,8 @@ def test_they_come_from_the_environment(postgres_url: str, monkeypatch: Env) -> 
     with _opened(postgres_url) as database:
         assert _show(database, *NAMES) == ["7s", "500ms", "90s", "UTC"]
         assert database.engine().pool.size() == 2  # type: ignore[attr-defined]
+    with _opened(postgres_url, "rooftile token") as database:
+        assert _show(database, "application_name") == ["rooftile-token"]
 
 
 def test_a_statement_a_lock_and_a_full_pool_are_waited_for_so_long_only(
