@@ -350,6 +350,7 @@ class Demand(Model):
 
 class DemandList(Model):
     demand: list[Demand]
+    next_page_token: str | None
 
 
 class DeviceWorker(Model):

@@ -20,6 +20,7 @@ from service.api.tail import BATCH
 from service.store import events
 from service.store.database import Database
 from service.store.enums import EventKind
+from service.store.errors import StoreError
 from service.store.records import EventRecord
 from service.store.transitions import JOB, final
 
@@ -49,10 +50,15 @@ class Following:
 
     def push(self, rows: Sequence[Told], over: bool) -> None:
         if len(self._rows) + len(rows) > MOST_BEHIND:
-            self._rows, self.behind = [], True
+            self.lose()
         elif not self.behind:
             self._rows += rows
         self.over = self.over or over
+        self._woken.set()
+
+    def lose(self) -> None:
+        """What is held is dropped, and read from the database instead."""
+        self._rows, self.behind = [], True
         self._woken.set()
 
     async def wait(self, most_s: float) -> list[Told]:
@@ -100,14 +106,25 @@ class Streams:
         over = ended & by_job.keys()
         if over and len(rows) >= BATCH:
             # the transaction that ended the job may have told more than this batch holds
-            with self._database.read() as s:
-                for job_id in over:
-                    by_job[job_id] += events.after(s, rows[-1].id, job_id=job_id)
+            try:
+                with self._database.read() as s:
+                    for job_id in over:
+                        by_job[job_id] += events.after(s, rows[-1].id, job_id=job_id)
+            except StoreError:
+                # each looks for itself, and is cut if that fails too
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._lose, frozenset(over))
+                over = set()
         told: dict[int, Sequence[Told]]
         told = {job_id: [Told(row.id, written(row)) for row in of] for job_id, of in by_job.items()}
         if told or not rows:
             with suppress(RuntimeError):  # the loop has ended, and with it all streams
                 loop.call_soon_threadsafe(self._deliver, told, over, not rows)
+
+    def _lose(self, jobs: frozenset[int]) -> None:
+        for job_id in jobs:
+            for one in self._followers.get(job_id, ()):
+                one.lose()
 
     def _deliver(self, told: Mapping[int, Sequence[Told]], over: set[int], stopping: bool) -> None:
         if stopping:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import case, delete, select
+from sqlalchemy import case, delete, literal, select, tuple_
 from sqlalchemy.orm import Session
 
 from . import clock, problems
 from .models import Demand, Problem
-from .records import DemandRecord, NewDemand
+from .records import DemandRecord, NewDemand, Page
 from .sql import changed, upsert
 
 MOST = 2**53
@@ -36,13 +36,25 @@ def add(s: Session, rows: Sequence[NewDemand]) -> None:
         upsert(s, Demand, values, key=["problem_key", "device_key", "policy_key"], update=more)
 
 
-def ranked(s: Session, *, device_key: str | None = None, limit: int = 100) -> list[DemandRecord]:
-    """Most wanted first."""
+def ranked(
+    s: Session,
+    *,
+    device_key: str | None = None,
+    after: tuple[int, str, str, str] | None = None,
+    limit: int = 100,
+) -> Page[DemandRecord]:
+    """Most wanted first. `after`: count and key of the last row seen; one whose count grew may come twice."""
     query = select(Demand, Problem).join(Problem, Problem.key == Demand.problem_key)
     if device_key is not None:
         query = query.where(Demand.device_key == device_key)
-    query = query.order_by(Demand.count.desc(), Demand.problem_key).limit(limit)
-    return [
+    if after is not None:
+        key = tuple_(Demand.problem_key, Demand.device_key, Demand.policy_key)
+        # the first half alone lets the index jump to the place
+        rest = (Demand.count < after[0]) | (key > tuple_(*map(literal, after[1:])))
+        query = query.where(Demand.count <= after[0], rest)
+    query = query.order_by(Demand.count.desc(), Demand.problem_key, Demand.device_key, Demand.policy_key)
+    found = s.execute(query.limit(limit + 1).execution_options(populate_existing=True)).all()
+    rows = [
         DemandRecord(
             problem_key=row.problem_key,
             layer_key=problem.layer_key,
@@ -55,8 +67,11 @@ def ranked(s: Session, *, device_key: str | None = None, limit: int = 100) -> li
             first_seen_at=row.first_seen_at,
             last_seen_at=row.last_seen_at,
         )
-        for row, problem in s.execute(query.execution_options(populate_existing=True)).all()
+        for row, problem in found[:limit]
     ]
+    edge = rows[-1] if len(found) > limit else None
+    more = None if edge is None else (edge.count, edge.problem_key, edge.device_key, edge.policy_key)
+    return Page(tuple(rows), more)
 
 
 def clear(s: Session, problem_key: str, device_key: str, policy_key: str) -> bool:

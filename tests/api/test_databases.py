@@ -223,3 +223,19 @@ def _wait_for(true: Callable[[], bool], most_s: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@both
+def test_demand_comes_in_pages(client: TestClient, seed: Any) -> None:
+    misses = [{"problem": gemm(m), "device": CPU, "count": 1 + m % 3} for m in range(1, 8)]
+    assert client.post("/v1/demand", json={"misses": misses}).status_code == 202
+    whole = client.get("/v1/demand").json()
+    assert whole["next_page_token"] is None
+    assert [row["count"] for row in whole["demand"]] == [3, 3, 2, 2, 2, 1, 1]
+    rows: list[dict[str, Any]] = []
+    token = ""
+    while token is not None:
+        page = client.get("/v1/demand", params={"limit": 2, "page_token": token}).json()
+        assert 1 <= len(page["demand"]) <= 2
+        rows, token = rows + page["demand"], page["next_page_token"]
+    assert rows == whole["demand"]

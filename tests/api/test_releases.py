@@ -205,7 +205,7 @@ def test_misses_become_ranked_demand(client: TestClient, seed: Any) -> None:
     assert client.post("/v1/demand", json={"misses": misses[:1]}).status_code == 202
     rows = client.get("/v1/demand").json()["demand"]
     assert [(row["problem"]["m"], row["count"]) for row in rows] == [(1, 5), (8, 4)]
-    assert client.get(f"/v1/demand?device={OTHER}").json() == {"demand": []}
+    assert client.get(f"/v1/demand?device={OTHER}").json() == {"demand": [], "next_page_token": None}
     for wrong, field in (
         ({"misses": []}, "misses"),
         ({"misses": [{"problem": GOOD, "device": "auto"}]}, "misses[0].device"),

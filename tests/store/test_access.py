@@ -204,14 +204,14 @@ def test_demand_adds_up_past_32_bits(database: Database) -> None:
                 NewDemand(problem(16), DEVICE, POLICY_KEY, "none"),
             ],
         )
-        top = demand.ranked(s, device_key=DEVICE)
+        top = demand.ranked(s, device_key=DEVICE).rows
         assert [(one.title, one.count, one.level) for one in top] == [
             (problem(8).title, big + 3, "bucket"),
             (problem(16).title, 1, "none"),
         ]
         assert demand.clear(s, problem(8).key, DEVICE, POLICY_KEY)
         assert not demand.clear(s, problem(8).key, DEVICE, POLICY_KEY)
-        assert len(demand.ranked(s)) == 1
+        assert len(demand.ranked(s).rows) == 1
 
 
 def test_problems_are_stored_once(database: Database) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 
-from service.api import lookup, render, schemas
+from service.api import lookup, pages, render, schemas
 from service.api.auth import needs
 from service.api.body import json_object
 from service.api.openapi import errors, request_body
-from service.api.routes.params import LimitQuery, plain
+from service.api.routes.params import LimitQuery, TokenQuery, plain
 from service.api.state import state_of
 from service.store import demand
 from service.store.enums import Scope
@@ -79,9 +79,19 @@ def post_demand(
 def list_demand(
     request: Request,
     limit: LimitQuery = None,
+    page_token: TokenQuery = None,
     device: Annotated[str | None, Query(max_length=200)] = None,
 ) -> schemas.DemandList:
     """The most wanted problems first."""
+    page = pages.page("demand", limit, page_token, (int, str, str, str))
     with state_of(request).database.read() as s:
-        rows = demand.ranked(s, device_key=plain(device, "device"), limit=limit or 100)
-        return schemas.DemandList(demand=[render.demand(row) for row in rows])
+        found = demand.ranked(
+            s,
+            device_key=plain(device, "device"),
+            after=page.after,  # type: ignore[arg-type]  # decode_token checked its shape
+            limit=page.limit,
+        )
+    return schemas.DemandList(
+        demand=[render.demand(row) for row in found.rows],
+        next_page_token=None if found.next is None else pages.encode_token("demand", found.next),
+    )
