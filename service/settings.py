@@ -164,3 +164,15 @@ def get_settings() -> Settings:
         field = str(first["loc"][0]) if first["loc"] else "home"
         reason = str(first["msg"]).removeprefix("Value error, ")
         raise SettingsError(f"ROOFTILE_{field.upper()}: {reason}.") from None
+
+
+def process_settings() -> Settings:
+    """The same for the API and the workers: with a broker they may be on several hosts, which cannot share an
+    SQLite file."""
+    settings = get_settings()
+    if not settings.embedded and settings.database_url.startswith("sqlite"):
+        raise SettingsError(
+            "ROOFTILE_DATABASE_URL: must be a Postgres database where ROOFTILE_BROKER_URL is set:"
+            " the processes of several hosts cannot share an SQLite file."
+        )
+    return settings

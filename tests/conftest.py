@@ -31,7 +31,10 @@ settings.load_profile("shared machine")
 ALONE = (
     *(f"bench/test_{name}.py" for name in ("cpu_gemm", "gpu_check")),
     "cluster/test_cluster.py",
-    *(f"ops/test_{name}.py" for name in ("busy_device", "children", "gate", "kill", "round_trip", "stop", "tune")),
+    *(
+        f"ops/test_{name}.py"
+        for name in ("busy_device", "children", "gate", "kill", "round_trip", "stop", "tune")
+    ),
     *(f"worker/test_{name}.py" for name in ("cuda_loop", "loops", "main", "planted", "race", "timing")),
 )
 

@@ -20,7 +20,7 @@ from search_space.device import device_of
 from service.bus import Doorbell, HostGate, Kind, Loop, be_child, leave, queue_of, run_loop
 from service.host import ALIAS, VARIABLE, test_host
 from service.paths import prepare_home
-from service.settings import Settings, get_settings
+from service.settings import Settings, process_settings
 from service.store import devices
 from service.store.database import Database
 from service.store.enums import WorkerKind
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     be_child()
     try:
-        settings = get_settings()
+        settings = process_settings()
         home = prepare_home(settings.home).root
         database = Database(settings.database_url, name=f"rooftile {options.kind}")
         database.ping()

@@ -18,7 +18,7 @@ from service.api.protocol import BoundedHttp
 from service.bus import be_child, say_who
 from service.errors import OperationError, PortTakenError
 from service.host import host_name
-from service.settings import get_settings
+from service.settings import process_settings
 from service.store.errors import StoreError
 
 # Streams notice a shutdown within one poll; what is still open after this is cut.
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     be_child()
     try:
-        app = create_app(get_settings(), check=True)
+        app = create_app(process_settings(), check=True)
         with listen(arguments.host, arguments.port) as listener:
             host, port = listener.getsockname()[:2]
             print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)

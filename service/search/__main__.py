@@ -9,7 +9,7 @@ from service.bus import HostGate, Kind, Loop, be_child, queue_of, run_loop
 from service.errors import OperationError
 from service.jobs.retention import Tidying
 from service.search.worker import SearchWorker
-from service.settings import get_settings
+from service.settings import process_settings
 from service.store.database import Database
 from service.store.errors import StoreError
 
@@ -20,7 +20,7 @@ def main(gate: HostGate | None = None) -> int:
     """Exit code 0 after a shutdown by signal, 1 with one sentence when it cannot start."""
     be_child()
     try:
-        settings = get_settings()
+        settings = process_settings()
         db = Database(settings.database_url, name="rooftile-search")
         db.ping()
         worker = SearchWorker(db, settings, gate=gate)

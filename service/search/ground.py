@@ -74,7 +74,7 @@ class Ground:
         """The schedule, and whether it breaks no rule. A search meets the neighbours of its best again and
         again, and making and judging one takes longer than finding it here."""
         point = tuple(values[name] for name in self.choices)
-        point += tuple(map(type, point))  # 1 == True
+        point += tuple(type(value).__name__ for value in point)  # 1 == True
         known = self._known.get(point)
         if known is None:
             # as Schedule.of would, but for the checks of names and values, which are the parameters' own

@@ -20,7 +20,7 @@ from service.jobs.control import close
 from service.jobs.reaper import Reaper
 from service.search.proposer import Proposer
 from service.settings import Settings
-from service.store import events, jobs, workers
+from service.store import events, jobs, leases, workers
 from service.store.database import Database
 from service.store.enums import (
     JobProblemReason,
@@ -125,10 +125,15 @@ class SearchWorker:
         return False
 
     def close(self) -> None:
-        """An orderly end takes the worker's row with it."""
+        """An orderly end takes the worker's row and leases with it."""
         self._doorbell.close()
+
+        def leave(s: Session) -> None:
+            workers.remove(s, self.name)
+            leases.release_all(s, self.name)
+
         try:
-            self._db.run(lambda s: workers.remove(s, self.name))
+            self._db.run(leave)
         except StoreError as error:
             _log.warning("could not say goodbye", error=str(error))
 

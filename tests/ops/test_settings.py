@@ -19,7 +19,7 @@ from service.paths import (
     shared_dir,
     source_root,
 )
-from service.settings import get_settings
+from service.settings import get_settings, process_settings
 
 NAMES = ("HOME", "URL", "TOKEN", "DATABASE_URL", "BROKER_URL", "CACHE_MIB")
 
@@ -154,6 +154,16 @@ def test_a_link_is_no_lock_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(HomeError):
         shared_dir(tmp_path / "link")
+
+
+def test_several_hosts_need_postgres(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROOFTILE_HOME", str(tmp_path))
+    assert process_settings().embedded
+    monkeypatch.setenv("ROOFTILE_BROKER_URL", "redis://h:6379/0")
+    with pytest.raises(SettingsError, match="ROOFTILE_DATABASE_URL: must be a Postgres database"):
+        process_settings()
+    monkeypatch.setenv("ROOFTILE_DATABASE_URL", "postgresql://u@h/d")
+    assert not process_settings().embedded
 
 
 def test_all_periods_follow_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
