@@ -14,6 +14,7 @@ ZERO = ("jobs_unexplained", "trials_lost", "trials_double", "orphans", "releases
 
 
 @pytest.mark.alone
+@pytest.mark.timeout(1300)
 def test_two_minutes(tmp_path: Path) -> None:
     target = tmp_path / "chaos.json"
     command = [sys.executable, "-m", "bench.chaos", "--minutes", "2", "--jobs", "8", "--seed", "5"]
