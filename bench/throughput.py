@@ -32,7 +32,7 @@ EMBEDDED_TRIALS, QUICK_EMBEDDED_TRIALS = 200, 40
 TRIAL_S = 0.5
 # Many jobs: tokens, jobs of each (as many as may share a device), trials of each, seconds of a trial.
 CROWD = (25, 8, 4, 0.1)
-QUICK_CROWD = (10, 8, 1, 0.05)
+QUICK_CROWD = (10, 4, 1, 0.05)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
