@@ -277,7 +277,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=None, help="how many (default: 3 a minute, 30 at least)")
     parser.add_argument("--keep", type=Path, default=None, help="folder for logs, kept")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MINUTES:g} minute and 8 jobs")
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers and mounts go too
     minutes = QUICK_MINUTES if options.quick else options.minutes

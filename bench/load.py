@@ -92,7 +92,7 @@ class Served:
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.load", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, no ten minutes")
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:

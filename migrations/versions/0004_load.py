@@ -1,4 +1,5 @@
-"""What many lookups and many hands need: the newest timed trials of a family, who did what.
+"""What many lookups and many hands need: the newest timed trials of a family, releases by trial,
+who did what.
 
 Revision 0004, on 0003.
 """
@@ -28,6 +29,7 @@ def upgrade() -> None:
         postgresql_where=timed,
         sqlite_where=timed,
     )
+    op.create_index("ix_releases_trial_id", "releases", ["trial_id"])
     op.create_table(
         "audit",
         sa.Column("id", BigId, nullable=False),
@@ -46,4 +48,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("audit")
+    op.drop_index("ix_releases_trial_id", "releases")
     op.drop_index("ix_trials_timed", "trials")

@@ -552,6 +552,7 @@ class Release(Base):
         Index("ix_releases_state", "state", "id"),  # listing
         Index("ix_releases_change_id", "change_id"),  # changes
         Index("ix_releases_artifact_sha256", "artifact_sha256"),  # prune
+        Index("ix_releases_trial_id", "trial_id"),  # whom a verdict speaks for
         Index("ix_releases_schedule", "arch", "schedule_key", "toolchain_key"),  # quarantined
     )
 
