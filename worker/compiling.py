@@ -23,7 +23,7 @@ from search_space.family import BuildSpec
 from search_space.gpu_device import GpuDevice
 from search_space.registry import get_family
 from search_space.schedule import Schedule
-from service.bus import Doorbell, HostGate, Kind
+from service.bus import Doorbell, HostGate, Kind, about
 from service.errors import host_is_short
 from service.periods import lease_s
 from service.store import artifacts, devices, trials
@@ -161,7 +161,8 @@ class CompileWorker:
             if self._keeper.lost(task.claim.claim_id) or (self.stopper and self.stopper.stopping):
                 raise CompileFailure(TrialReason.JOB_ENDED, "not wanted any more", {})
             try:
-                return compile_kernel(task.build, home=self._home, root=self._root)
+                with about(job_id=task.claim.job_id, trial_id=task.claim.trial_id):
+                    return compile_kernel(task.build, home=self._home, root=self._root)
             except CompilerMissingError as error:
                 if not (is_cuda(task.build.arch) or self._without_c):
                     raise

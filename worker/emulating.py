@@ -14,7 +14,7 @@ import structlog
 from rooftile.device import CUDA_ARCHS
 
 from search_space.device import Device
-from service.bus import Doorbell, HostGate, Kind
+from service.bus import Doorbell, HostGate, Kind, about
 from service.periods import lease_s
 from service.store import artifacts, devices, emulation_claims
 from service.store.database import Database
@@ -74,9 +74,10 @@ class EmulateWorker:
             return False
         self._keeper.hold_emulation(claim.claim_id)
         try:
-            outcome = self._work(claim)
-            if outcome is not None:
-                self._finish(claim, outcome)
+            with about(job_id=claim.job_id, trial_id=claim.trial_id):
+                outcome = self._work(claim)
+                if outcome is not None:
+                    self._finish(claim, outcome)
         finally:
             # Whatever is still held goes back: a stop, a run that nobody wants any more, an error of ours.
             self._keeper.give_back()

@@ -13,7 +13,7 @@ import structlog
 from rooftile.plan import LaunchPlan
 from rooftile.problem import parse_problem
 
-from service.bus import Doorbell, HostGate, Kind
+from service.bus import Doorbell, HostGate, Kind, about
 from service.periods import lease_s
 from service.store import artifacts, races, trials
 from service.store.database import Database
@@ -137,7 +137,8 @@ class MeasureWorker:
     def _claim_and_run(self, owner: str, key: str) -> bool:
         race = self._database.run(lambda s: races.claim(s, owner, key, lease_s()))
         if race is not None:
-            self._race(race)
+            with about(job_id=race.job_id, race_id=race.race_id):
+                self._race(race)
             return True
         started = time.monotonic()
         did = False
@@ -152,7 +153,8 @@ class MeasureWorker:
             for claim in claims:
                 if self._stopping:
                     return True
-                self._trial(claim, best)
+                with about(job_id=claim.job_id, trial_id=claim.trial_id):
+                    self._trial(claim, best)
         return did
 
     @property

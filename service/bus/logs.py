@@ -1,7 +1,7 @@
 """What do the log lines of every process look like, and where do they go?
 
 To stderr, as text or, with ROOFTILE_LOG_FORMAT=json, one JSON object a line: `timestamp level logger event`,
-who says it (`process worker host pid`) and what it is about (`request_id job_id trial_id`), where known.
+who says it (`process worker host pid`) and, where known, what about (`request_id job_id trial_id race_id`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import structlog
 from rooftile.errors import RooftileError
 from sqlalchemy.orm import Session
 
-from service.bus import Doorbell, GateInterrupted, HostGate, Kind
+from service.bus import Doorbell, GateInterrupted, HostGate, Kind, about
 from service.errors import host_is_short
 from service.host import host_name
 from service.jobs.advance import advance
@@ -147,7 +147,8 @@ class SearchWorker:
 
     def _advance(self, job_id: int) -> bool:
         try:
-            did = advance(self._db, job_id, self._proposer, owner=self.name, gate=self._gate.shared)
+            with about(job_id=job_id):
+                did = advance(self._db, job_id, self._proposer, owner=self.name, gate=self._gate.shared)
         except GateInterrupted:
             raise
         except Exception as error:
