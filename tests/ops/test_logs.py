@@ -1,0 +1,58 @@
+"""Does every line say who says it and what about, as text and as JSON?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import logging, threading
+import structlog
+from service.bus import about, say_who, setup_logs
+setup_logs()
+say_who(process="measure", worker="measure@box/1")
+log = structlog.get_logger("rooftile.test")
+with about(job_id=7, trial_id=9):
+    log.info("inside", more=1)
+    threading.Thread(target=lambda: log.info("another thread")).start()
+log.info("outside")
+logging.getLogger("celery.worker").warning("lost %s", "connection")
+try:
+    secret = "hunter2"
+    1 / 0
+except ZeroDivisionError as error:
+    log.error("failed", exc_info=error)
+"""
+
+
+def said(**variables: str) -> list[str]:
+    environment = {**os.environ, **variables}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_json_is_one_object_a_line() -> None:
+    lines = {line["event"]: line for line in map(json.loads, said(ROOFTILE_LOG_FORMAT="json"))}
+    assert set(lines) == {"inside", "another thread", "outside", "lost connection", "failed"}
+    for line in lines.values():
+        assert (line["process"], line["worker"]) == ("measure", "measure@box/1")
+        assert {"timestamp", "level", "pid"} <= set(line)
+    assert (lines["inside"]["job_id"], lines["inside"]["trial_id"], lines["inside"]["more"]) == (7, 9, 1)
+    assert "job_id" not in lines["outside"]
+    assert "job_id" not in lines["another thread"]
+    assert lines["lost connection"]["logger"] == "celery.worker"
+    assert "ZeroDivisionError" in lines["failed"]["exception"]
+    assert "hunter2" not in json.dumps(lines)
+
+
+def test_text_is_for_people() -> None:
+    lines = said(ROOFTILE_LOG_FORMAT="text")
+    (inside,) = [line for line in lines if "inside" in line]
+    assert "job_id=7" in inside
+    assert "trial_id=9" in inside
+    assert "measure@box" not in inside
+    assert not any("hunter2" in line for line in lines if "secret" not in line)
