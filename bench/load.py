@@ -302,7 +302,8 @@ def _pages(api: Served) -> float:
         "/v1/jobs", f"/v1/jobs/{job}", f"/v1/jobs/{job}/trials", "/v1/trials/1",
         "/v1/releases", f"/v1/releases?device={DEVICE}",
         f"/v1/layers/{problem.layer().key}/table?device={DEVICE}", f"/v1/problems/{problem.key}",
-        "/v1/devices", "/v1/archs", "/v1/demand", "/v1/spaces?op=gemm&arch=x86-64-v3", "/readyz",
+        "/v1/devices", "/v1/archs", "/v1/demand", "/v1/spaces?op=gemm&arch=x86-64-v3", "/v1/audit",
+        "/readyz", "/metrics",
     ]  # fmt: skip
     result = api.load("pages", api.order("pages", paths=paths, times=PAGE_TIMES))
     worst = 0.0
