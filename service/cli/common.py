@@ -6,7 +6,8 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -14,6 +15,9 @@ import typer.main
 from rooftile.errors import FieldError, RooftileError
 
 from service.errors import OperationError
+from service.paths import prepare_home
+from service.settings import get_settings
+from service.store.database import Database
 from service.store.errors import StoreError
 
 DONE = 0
@@ -68,6 +72,19 @@ def guarded(call: Callable[[], int], *, as_json: bool = False) -> int:
             where = f" ({error.filename})" if error.filename else ""
             return _fail(f"No room is left on the disk{where}; free some and run this again.", as_json)
         raise
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Database]:
+    """The service's database for `rooftile NAME`, which must answer and have our tables."""
+    settings = get_settings()
+    prepare_home(settings.home)
+    database = Database(settings.database_url, name=f"rooftile {name}")
+    try:
+        database.ping()
+        yield database
+    finally:
+        database.close()
 
 
 def print_json(document: Any) -> None:

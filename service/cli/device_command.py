@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import typer
 from rich.table import Table
 from sqlalchemy.orm import Session
 
-from service.cli.common import print_json, run_app
+from service.cli.common import opened, print_json, run_app
 from service.cli.tables import table_console
-from service.paths import prepare_home
-from service.settings import get_settings
 from service.store import audit, devices, workers
-from service.store.database import Database
 from service.store.enums import AuditAction, DeviceState, WorkerKind
 from service.store.records import DeviceRecord, WorkerRecord
 
@@ -23,22 +19,10 @@ _JSON = typer.Option(False, "--json", help="Print one JSON document.")
 _KEY = typer.Argument(..., help="The key that `rooftile device list` shows.")
 
 
-@contextmanager
-def _database() -> Iterator[Database]:
-    settings = get_settings()
-    prepare_home(settings.home)
-    database = Database(settings.database_url, name="rooftile device")
-    try:
-        database.ping()
-        yield database
-    finally:
-        database.close()
-
-
 @app.command("list")
 def list_(as_json: bool = _JSON) -> None:
     """Show the devices that were ever connected, and who measures on them."""
-    with _database() as database, database.read() as s:
+    with opened("device") as database, database.read() as s:
         rows = devices.listing(s)
         here = workers.alive(s, WorkerKind.MEASURE)
     if as_json:
@@ -75,7 +59,7 @@ def _set_state(key: str, to: DeviceState, reason: str, as_json: bool) -> None:
         devices.set_state(s, key, to, reason)
         audit.write(s, audit.command(), action, f"device:{key}", {"reason": reason})
 
-    with _database() as database:
+    with opened("device") as database:
         database.run(change)
     if as_json:
         print_json({"key": key, "state": str(to), "reason": reason})

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import typer
 from rich.table import Table
 
-from service.cli.common import print_json, run_app
+from service.cli.common import opened, print_json, run_app
 from service.cli.tables import table_console
 from service.errors import OperationError
-from service.paths import Home, prepare_home
+from service.paths import Home
 from service.settings import get_settings
 from service.store import audit, tokens
-from service.store.database import Database
 from service.store.enums import AuditAction, Scope
 from service.store.records import TokenRecord
 from service.supervisor import setup
@@ -26,18 +24,6 @@ _SCOPE = typer.Option([Scope.READ], "--scope", help="read, submit or admin; may 
 _JSON = typer.Option(False, "--json", help="Print one JSON document.")
 
 
-@contextmanager
-def _database() -> Iterator[Database]:
-    settings = get_settings()
-    prepare_home(settings.home)
-    database = Database(settings.database_url, name="rooftile token")
-    try:
-        database.ping()
-        yield database
-    finally:
-        database.close()
-
-
 @app.command()
 def create(
     name: str = typer.Argument(..., help="Who or what will use it."),
@@ -46,7 +32,7 @@ def create(
     as_json: bool = _JSON,
 ) -> None:
     """Make a token. Its text is shown this once; only its hash is kept."""
-    with _database() as database, database.begin() as s:
+    with opened("token") as database, database.begin() as s:
         record, clear = tokens.create(s, name, set(scope), days * 86400.0 if days else None)
         told = {"name": record.name, "scopes": sorted(str(one) for one in record.scopes), "days": days}
         audit.write(s, audit.command(), AuditAction.TOKEN_MADE, f"token:{record.id}", told)
@@ -59,7 +45,7 @@ def create(
 @app.command("list")
 def list_(as_json: bool = _JSON) -> None:
     """Show the tokens; never their text."""
-    with _database() as database, database.read() as s:
+    with opened("token") as database, database.read() as s:
         rows = tokens.listing(s)
     if as_json:
         print_json({"tokens": [_row(row) for row in rows]})
@@ -78,7 +64,7 @@ def revoke(
     as_json: bool = _JSON,
 ) -> None:
     """End a token now."""
-    with _database() as database, database.begin() as s:
+    with opened("token") as database, database.begin() as s:
         revoked = tokens.revoke(s, token_id)
         if revoked:
             audit.write(s, audit.command(), AuditAction.TOKEN_REVOKED, f"token:{token_id}")
@@ -99,7 +85,7 @@ def link(
     settings = get_settings()
     holder = running(Home(settings.home))
     at = url or (holder.url if holder is not None else None) or settings.url or "http://127.0.0.1:8417"
-    with _database():
+    with opened("token"):
         made = setup.login_link(settings.database_url, at.rstrip("/"))
     if as_json:
         print_json({"link": made})
