@@ -45,21 +45,23 @@ class Asking:
         return await one.answer
 
     async def _work(self) -> None:
-        while self._waiting:
-            batch = self._waiting[:MOST]
-            del self._waiting[:MOST]
-            try:
-                answers = await anyio.to_thread.run_sync(self._answer, batch)
-            except Exception as error:  # noqa: BLE001 - it is everybody's who waits for this batch
-                answers = [error] * len(batch)
-            for one, answer in zip(batch, answers, strict=True):
-                if one.answer.done():
-                    continue  # who asked went away
-                if isinstance(answer, Exception):
-                    one.answer.set_exception(answer)
-                else:
-                    one.answer.set_result(answer)
-        self._task = None
+        try:
+            while self._waiting:
+                batch = self._waiting[:MOST]
+                del self._waiting[:MOST]
+                try:
+                    answers = await anyio.to_thread.run_sync(self._answer, batch)
+                except Exception as error:  # noqa: BLE001 - it is everybody's who waits for this batch
+                    answers = [error] * len(batch)
+                for one, answer in zip(batch, answers, strict=True):
+                    if one.answer.done():
+                        continue  # who asked went away
+                    if isinstance(answer, Exception):
+                        one.answer.set_exception(answer)
+                    else:
+                        one.answer.set_result(answer)
+        finally:
+            self._task = None  # whatever ended it: who asks next starts another
 
     def _answer(self, batch: list[_Waiting]) -> list[bytes | Exception]:
         epoch = self._index.epoch()

@@ -15,7 +15,6 @@ import structlog
 
 from service.store import events
 from service.store.database import Database
-from service.store.errors import StoreError
 from service.store.records import EventRecord
 
 _log = structlog.get_logger("rooftile.api.tail")
@@ -81,7 +80,7 @@ class Tail:
         while not self._stopping.is_set():
             try:
                 more = self._look()
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - short memory too: without this thread streams fall silent
                 more = False
                 if not self._blind:
                     self._blind = True
