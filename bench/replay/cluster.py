@@ -25,6 +25,7 @@ import psycopg
 
 from bench.common import BenchError
 from bench.replay.device import HOST, TRIAL_S
+from bench.replay.statements import TRANSACTION, WRITE_S, counted
 from bench.servers.postgres import Postgres, free_port
 from bench.servers.spawn import spawn
 from bench.servers.valkey import Valkey
@@ -89,6 +90,14 @@ class Run:
         if self.valkey is not None:
             found["valkey"] = _used_s(self.valkey)
         return found
+
+    def statements(self) -> dict[str, int]:
+        """Sent to the database by process since it began, transactions left out; waits for the count."""
+        time.sleep(WRITE_S + 0.5)
+        return {
+            kind: sum(count for text, count in counted(self.folder / kind).items() if text != TRANSACTION)
+            for kind in self.processes
+        }
 
 
 @contextmanager
@@ -167,10 +176,10 @@ def _postmaster(url: str) -> int | None:
     """The parent of a backend; None where Postgres runs on another machine."""
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
-    try:
-        return None if row is None else int(_stat(row[0])[1])
-    except OSError:
-        return None
+        try:  # while it is connected: the backend ends with the connection
+            return None if row is None else int(_stat(row[0])[1])
+        except OSError:
+            return None
 
 
 def _used_s(pid: int, *, ended: bool = False) -> float:
