@@ -38,6 +38,7 @@ from worker.measure.session import MeasureSession
 from worker.measure.tools import build_tools
 from worker.measuring import MeasureWorker
 from worker.ownership import DeviceOwnership, wait_for_device
+from worker.room import Room, Roomy
 
 _log = structlog.get_logger("rooftile.worker")
 
@@ -102,8 +103,9 @@ def _run(
     name: str,
     queue: str,
     keeper: Keeper,
+    home: Path,
 ) -> int:
-    guarded = _Fatal(worker.step)
+    guarded = _Fatal(Roomy(worker.step, Room(home), keeper))
     loop = guarded.loop = worker.stopper = Loop(guarded, sweep_s=settings.sweep_s, name=name)
     keeper.start()
     ended = threading.Event()
@@ -144,7 +146,7 @@ def _compile(settings: Settings, database: Database, home: Path, jobs: int | Non
     )
     _log.info("compiling", compiler=named, slots=slots, archs=archs)
     try:
-        return _run(worker, settings, "compile", queue_of(Kind.COMPILE), keeper)
+        return _run(worker, settings, "compile", queue_of(Kind.COMPILE), keeper, home)
     finally:
         doorbell.close()
 
@@ -158,7 +160,7 @@ def _emulate(settings: Settings, database: Database, home: Path) -> int:
     worker = EmulateWorker(database, HostGate(), doorbell, keeper, home)
     _log.info("emulating")
     try:
-        return _run(worker, settings, "emulate", queue_of(Kind.EMULATE), keeper)
+        return _run(worker, settings, "emulate", queue_of(Kind.EMULATE), keeper, home)
     finally:
         doorbell.close()
 
@@ -210,7 +212,7 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
             keeper.data = {"threads": session.threads, "roof": session.roof is not None}
             worker = MeasureWorker(database, gate, doorbell, keeper, session, home)
             _log.info("measuring", device=key, threads=session.threads)
-            return _run(worker, settings, "measure", queue_of(Kind.MEASURE, key), keeper)
+            return _run(worker, settings, "measure", queue_of(Kind.MEASURE, key), keeper, home)
     finally:
         doorbell.close()
         ownership.close()
@@ -227,7 +229,7 @@ def _measure_gpu(settings: Settings, database: Database, home: Path, gpu: LocalG
             keeper.data = gpu.identity.to_json()
             worker = MeasureWorker(database, SharedGate(HostGate()), doorbell, keeper, session, home)
             _log.info("measuring", device=gpu.key, name=gpu.identity.name)
-            return _run(worker, settings, "measure", queue_of(Kind.MEASURE, gpu.key), keeper)
+            return _run(worker, settings, "measure", queue_of(Kind.MEASURE, gpu.key), keeper, home)
     finally:
         doorbell.close()
         ownership.close()

@@ -76,6 +76,7 @@ class Keeper:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failing = False
+        self._lacking: str | None = None
         self.device_lost = False
 
     # -- claims -----------------------------------------------------------------------------------------
@@ -130,6 +131,20 @@ class Keeper:
         data = {**self.data, "waits_for": for_what}
         me = (self.owner, self.kind, self.host, os.getpid(), self.device_key, WorkerState.WAITING, data)
         self._guarded(lambda: self._database.run(lambda s: workers.heartbeat(s, *me)))
+
+    def lacks(self, what: str | None) -> None:
+        """From now on this worker claims nothing for want of something (None: it has all again). Its row says
+        so at once, and what it has, its device too, stays its own."""
+        if (what is None) == (self._lacking is None):
+            self._lacking = what
+            return
+        self._lacking = what
+        if what is not None:
+            # An error, so that a supervisor shows it.
+            _log.error(f"nothing is claimed: {what}")
+        else:
+            _log.error("claims again: there is room")
+        self._guarded(self._beat)
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -214,11 +229,14 @@ class Keeper:
             self._renewed_at = asked_at
 
     def _beat(self) -> None:
-        state = WorkerState.BUSY if self._busy() else WorkerState.IDLE
+        state, data = WorkerState.BUSY if self._busy() else WorkerState.IDLE, self.data
+        lacking = self._lacking
+        if lacking is not None:
+            state, data = WorkerState.WAITING, {**data, "waits_for": lacking}
 
         def write(session: Any) -> bool:
             workers.heartbeat(
-                session, self.owner, self.kind, self.host, os.getpid(), self.device_key, state, self.data
+                session, self.owner, self.kind, self.host, os.getpid(), self.device_key, state, data
             )
             if self.device_key is None:
                 return True

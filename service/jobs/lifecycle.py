@@ -117,7 +117,7 @@ def _wait(s: Session, job: JobRecord, todo: Sequence[JobProblemRecord]) -> None:
     text = f"No worker for {', '.join(keys)} is connected."
     others = [one.waits_for for one in known.values() if one is not None and one.waits_for]
     if others:
-        text = f"The device is somebody else's now: {others[0]}"
+        text = f"The device's worker waits: {others[0]}"
     jobs.move(s, job.id, JobState.WAITING, JobReason.NO_DEVICE, text)
 
 

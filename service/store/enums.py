@@ -284,7 +284,7 @@ class WorkerState(Word):
     IDLE = "idle", "It found nothing to claim."
     BUSY = "busy", "It is doing what it claimed."
     STOPPING = "stopping", "It finishes and claims nothing more."
-    WAITING = "waiting", "It cannot begin: somebody else has its device."
+    WAITING = "waiting", "It claims nothing: somebody else has its device, or its disk is full."
 
 
 class EventKind(Word):
