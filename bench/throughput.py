@@ -103,6 +103,7 @@ def many_jobs(shape: str, tokens: int, each: int, trials: int, trial_s: float) -
 
 
 def _timed(run: Run, trials: Sequence[int], owners: Sequence[str | None]) -> tuple[dict[str, Any], list[Job]]:
+    sent = run.statements()
     before = run.cpu_s()
     ids = [
         submit(run, PROBLEM, NAME, count, seed, owner)
@@ -110,7 +111,9 @@ def _timed(run: Run, trials: Sequence[int], owners: Sequence[str | None]) -> tup
     ]
     jobs = follow(run, ids)
     used = {name: value - before[name] for name, value in run.cpu_s().items()}
-    return job_row(run, jobs, used), jobs
+    row = job_row(run, jobs, used)
+    found = {name: (count - sent[name]) / row["trials"] for name, count in run.statements().items()}
+    return {**row, "statements_per_trial": found}, jobs
 
 
 def _say(row: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from rooftile.errors import RooftileError
 from bench.replay.compiling import ReplayCompiler
 from bench.replay.device import MARK, ReplaySession, replayed_cpu
 from bench.replay.family import register
+from bench.replay.statements import count_statements
 from search_space.device import device_of
 from service.api.__main__ import main as api
 from service.bus import Doorbell, HostGate, Kind, Loop, be_child, queue_of, run_loop
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         replayed_cpu()
         register()
+        count_statements(get_settings().home)
         if kind == "api":
             return api(rest)
         if kind == "search":

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from sqlalchemy import text
 
 from bench.common import BenchError
 from bench.replay.device import HOST, TRIAL_S
@@ -35,6 +36,8 @@ from service.store.database import Database
 from service.store.enums import Scope
 
 KINDS = ("api", "search", "compile", "measure")
+NAME = "rooftile-bench"
+"""Of this process's own connections."""
 START_S = 60.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
@@ -81,15 +84,22 @@ class Run:
         return (self.folder / f"{kind}.log").read_text(errors="replace")[-2000:]
 
     def cpu_s(self) -> dict[str, float]:
-        """Seconds of CPU by process since it began; of Postgres with all its backends, ended ones too."""
+        """Seconds of CPU by process since it began; of Postgres with all its backends, ended ones too, but
+        those that this bench asks."""
         found = {kind: _used_s(process.pid) for kind, process in self.processes.items()}
         if self.postmaster is not None:
+            asked = self._asked()
             found["postgres"] = _used_s(self.postmaster, ended=True) + sum(
-                _used_s(pid) for pid in _children(self.postmaster)
+                _used_s(pid) for pid in _children(self.postmaster) if pid not in asked
             )
         if self.valkey is not None:
             found["valkey"] = _used_s(self.valkey)
         return found
+
+    def _asked(self) -> set[int]:
+        query = text("SELECT pid FROM pg_stat_activity WHERE application_name = :name")
+        with self.database.glance() as s:
+            return set(s.scalars(query, {"name": NAME}))
 
     def statements(self) -> dict[str, int]:
         """Sent to the database by process since it began, transactions left out; waits for the count."""
@@ -123,7 +133,7 @@ def running(folder: Path, shape: str, trial_s: float) -> Iterator[Run]:
         token, port = secrets.token_hex(16), free_port()
         environment["ROOFTILE_DATABASE_URL"] = url
         # closed after the processes have ended
-        database = Database(url, name="rooftile-bench")
+        database = Database(url, name=NAME)
         stack.callback(database.close)
         processes = {
             kind: stack.enter_context(_process(kind, folder, environment, token, port)) for kind in KINDS

@@ -3,27 +3,36 @@
 SQLite: WAL, 30 s busy timeout, foreign keys, synchronous NORMAL (a power cut may lose the last
 commits, never damages the file; a killed process loses nothing). Transactions that write begin with
 BEGIN IMMEDIATE, so that they wait for the lock instead of failing when a read turns into a write.
-Postgres: statement, lock and idle-in-transaction limits, a small pool with pre-ping, a name, and an end
-to connections whose other end is gone. The limits are settings (limits.py).
+Postgres: statement, lock and idle-in-transaction limits, a small pool, a name, and an end to connections
+whose other end is gone. The limits are settings (limits.py). A connection that has rested is asked whether
+it still lives before it is used; of one that answered a moment ago a look at the socket says it, for with
+statements of a tenth of a millisecond the question would be a fifth of all that a worker sends. The one used
+last is used next, for it knows most statements already.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.pool import NullPool
 
 from .errors import UnsuitableDatabase
 from .limits import Limits, limits
 
 BUSY_TIMEOUT_S = 30.0
+
+RESTED_S = 1.0
+"""A connection that was used within this time is taken to live."""
+_USED = "rooftile_used_s"
 
 WRITES = "rooftile_writes"
 """Execution option of a connection whose transactions write."""
@@ -105,9 +114,39 @@ def make_engine(
         "options": " ".join(f"-c {key}={value}" for key, value in options.items()),
         **_silence(allowed.silence_s),
     }
-    return create_engine(
-        url, connect_args=connect_args, json_serializer=_json_text, pool_pre_ping=pooled, **pool
+    if not pooled:
+        return create_engine(url, connect_args=connect_args, json_serializer=_json_text, **pool)
+    engine = create_engine(
+        url, connect_args=connect_args, json_serializer=_json_text, pool_use_lifo=True, **pool
     )
+    event.listen(engine, "checkin", _rest)
+    event.listen(engine, "checkout", partial(_wake, engine.dialect))
+    return engine
+
+
+def _rest(_connection: Any, record: Any) -> None:
+    record.info[_USED] = time.monotonic()
+
+
+def _wake(dialect: Any, connection: Any, record: Any, _proxy: Any) -> None:
+    used_s = record.info.get(_USED)
+    if used_s is None or (time.monotonic() - used_s < RESTED_S and _silent(connection)):
+        return
+    try:
+        dialect.do_ping(connection)
+    except dialect.loaded_dbapi.Error:
+        # the pool makes another, and trusts none of those that are older than this moment
+        raise InvalidatePoolError from None
+
+
+def _silent(connection: Any) -> bool:
+    """The server has said nothing since: one that ends says so, or closes."""
+    try:
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        return not poll.poll(0)
+    except (OSError, ValueError):
+        return False
 
 
 def _silence(seconds: float) -> dict[str, int]:

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import make_url, text
 from support.store import new_job
 
-from service.store import jobs, migrate, tokens
+from service.store import engine, jobs, migrate, tokens
 from service.store.database import Database
 from service.store.engine import NETWORK_FILESYSTEMS, filesystem_of
 from service.store.enums import Scope
@@ -55,7 +55,14 @@ def test_a_wrong_password_or_name_is_unreachable_too(postgres_url: str) -> None:
     )
 
 
-def test_a_postgres_that_dies_under_us_is_unreachable_and_comes_back(postgres_url: str) -> None:
+def admin_sees(admin: Database, pid: int) -> bool:
+    with admin.glance() as s:
+        return bool(s.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}))
+
+
+def test_a_postgres_that_dies_under_us_is_unreachable_and_comes_back(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database, admin = Database(postgres_url), Database(postgres_url)
     kill = text("SELECT pg_terminate_backend(:pid)")
 
@@ -69,12 +76,16 @@ def test_a_postgres_that_dies_under_us_is_unreachable_and_comes_back(postgres_ur
     with pytest.raises(DatabaseUnreachable):
         dies()
     database.alive()
-    # one that died while it lay in the pool is replaced without an error
-    with database.read() as s:
-        pid = s.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    with admin.begin() as other:
-        other.execute(kill, {"pid": pid})
-    database.alive()
+    # one that died while it lay in the pool is replaced without an error, used just now or long ago
+    for rested_s in (3600.0, 0.0):
+        monkeypatch.setattr(engine, "RESTED_S", rested_s)
+        with database.read() as s:
+            pid = s.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        with admin.begin() as other:
+            other.execute(kill, {"pid": pid})
+        while admin_sees(admin, pid):
+            time.sleep(0.01)
+        database.alive()
     database.close()
     admin.close()
 
@@ -200,6 +211,18 @@ def test_a_network_disk_is_refused_with_the_word_postgres(
     monkeypatch.setattr("service.store.engine.filesystem_of", lambda _file: "nfs4")
     with pytest.raises(UnsuitableDatabase, match="Postgres"):
         Database(f"sqlite:///{tmp_path}/rooftile.db").alive()
+
+
+def test_a_glance_asks_without_a_transaction(database: Database) -> None:
+    with database.glance() as s:
+        assert s.scalar(text("SELECT 1")) == 1
+        with pytest.raises(StoreError, match="only reads"):
+            jobs.set_priority(s, 1, 2)
+        if database.dialect == "postgresql":
+            assert s.connection().connection.dbapi_connection.autocommit  # type: ignore[union-attr]
+    with database.read() as s:  # the connection has forgotten it
+        if database.dialect == "postgresql":
+            assert not s.connection().connection.dbapi_connection.autocommit  # type: ignore[union-attr]
 
 
 def test_a_reading_session_refuses_to_write(database: Database) -> None:
