@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,9 @@ from support.planted import (
 
 from search_space.device import local_device
 from service.bus import Doorbell, HostGate
+from service.jobs.retention import Retention
 from service.settings import Settings
-from service.store import artifacts, devices, jobs, leases, races, trials, workers
+from service.store import artifacts, clock, devices, jobs, leases, races, trials, workers
 from service.store.database import Database
 from service.store.enums import (
     ArtifactKind,
@@ -40,7 +42,7 @@ from service.store.enums import (
     TrialState,
     WorkerKind,
 )
-from service.store.models import Artifact
+from service.store.models import Artifact, Job
 from service.store.records import (
     DeviceRecord,
     NewEntrant,
@@ -232,6 +234,53 @@ def test_bytes_that_were_pruned_are_built_again_to_the_same_hash(
     assert ended.state is TrialState.MEASURED
     assert ended.artifact_sha256 == sha256
     assert blob.is_file()
+
+
+def test_what_compact_dropped_is_built_again_to_its_hash_where_it_is_needed(bench: Bench) -> None:
+    """By a measure worker that is sent an old trial, as a canary is; and for everybody, clients too, once
+    another job proposes the schedule."""
+    job_id, (row,) = bench.job([("good", 60)])
+    bench.run()
+    sha256 = bench.end(row).artifact_sha256
+    assert sha256 is not None
+    with bench.database.begin() as s:
+        kept = artifacts.get_bytes(s, sha256)
+        jobs.move(s, job_id, JobState.FINISHING)
+        jobs.move(s, job_id, JobState.DONE)
+        long_ago = clock.now(s) - timedelta(days=40)
+        s.execute(update(Job).where(Job.id == job_id).values(finished_at=long_ago))
+    assert kept is not None
+    settings = Settings(home=bench.home, keep_details_days=30)
+    assert Retention(bench.database, settings).run()["artifacts"] == 1
+    blob = next((bench.home / "cache").rglob(f"{sha256}.so"))
+    blob.unlink()
+    with bench.database.read() as s:
+        assert artifacts.get_bytes(s, sha256) is None
+
+    second, (again,) = bench.job([("good", 60)], Gemm(8, 96, 96, "f32"))
+    with bench.database.begin() as s:
+        (problem,) = jobs.problems(s, second)
+        canary = [NewEntrant("canary", EntrantRole.CANARY, row.id)]
+        race = races.create(s, problem.id, canary, POLICY, 7)
+    assert bench.measure.step()
+    with bench.database.read() as s:
+        done = races.get(s, race.id)
+        assert artifacts.get_bytes(s, sha256) is None
+    assert done is not None
+    assert done.state is RaceState.DONE
+    assert done.entrants[0].measurement is not None
+    assert blob.read_bytes() == kept
+
+    blob.unlink()
+    assert bench.compile.step()
+    with bench.database.read() as s:
+        assert artifacts.get_bytes(s, sha256) == kept
+        found = artifacts.get(s, sha256)
+    assert found is not None
+    assert found.stored
+    bench.run()
+    assert bench.end(again).artifact_sha256 == sha256
+    assert bench.end(again).state is TrialState.MEASURED
 
 
 def test_a_cancelled_job_is_left_within_seconds_and_the_next_one_runs(bench: Bench) -> None:
