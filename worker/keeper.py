@@ -19,6 +19,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from service.bus.logs import say_who
+from service.bus.vigil import VIGIL
 from service.host import boot_mark, host_name
 from service.periods import device_lease_s, heartbeat_s, lease_s, renew_s
 from service.store import emulation_claims, leases, races, trials, workers
@@ -84,6 +85,11 @@ class Keeper:
     def hold(self, claims: Iterable[ClaimId]) -> None:
         """These trials are being worked on from now."""
         self._hold(claims=set(claims))
+
+    def hold_more(self, claims: Iterable[ClaimId]) -> None:
+        """These too, from now: claimed while others are still being worked on."""
+        with self._lock:
+            self._claims.update(claims)
 
     def hold_race(self, claim: ClaimId) -> None:
         """This race is being run from now."""
@@ -153,6 +159,7 @@ class Keeper:
         self._beat()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._thread.start()
+        VIGIL.vital(self._thread)
 
     def stop(self) -> None:
         """Report no more, and take the row and the device's lease away."""

@@ -5,6 +5,7 @@ app.py       the Celery application and its options
 broker.py    does the broker keep what it is given?
 doorbell.py  Doorbell: "there is work", never blocks, never raises
 loop.py      Loop: claim, do, complete until stopped
+vigil.py     a process that cannot go on ends, so that another can begin
 worker.py    run_loop(): a Loop as the main of a process, with Celery's doorbell where there is a broker
 hostgate.py  HostGate: compiling and searching together, or measuring alone, on one host
 logs.py      setup_logs(): how log lines look (be_child calls it); say_who(), about(): who says it, of what

@@ -10,6 +10,7 @@ import sys
 from typing import NoReturn
 
 from service.bus.logs import setup_logs
+from service.bus.vigil import VIGIL
 
 _PR_SET_PDEATHSIG = 1
 # Set by the supervisor in the environment of its children only: the process they may not outlive.
@@ -45,6 +46,7 @@ def be_child() -> bool:
     which the supervisor writes to HOME/logs.
     """
     setup_logs()
+    VIGIL.start()
     # Until it knows how to end in order, there is nothing to put in order. As a container's first process it
     # would not even see the signal without a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -51,6 +51,9 @@ class Loop:
         self._thread: threading.Thread | None = None
         self.quiet: Callable[[], bool] | None = None
         """Asked before each sweep: True puts it off, by QUIET_S at most."""
+        self._steps = 0
+        self.under_way: int | None = None
+        """Number of the step that is being done; None between steps."""
 
     @property
     def stopping(self) -> bool:
@@ -80,7 +83,7 @@ class Loop:
                 continue
             stepped_s = time.monotonic()
             try:
-                did = self._step()
+                did = self._do()
             except GateInterrupted:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, the worker must go on
@@ -108,6 +111,14 @@ class Loop:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def _do(self) -> bool:
+        self._steps += 1
+        self.under_way = self._steps
+        try:
+            return self._step()
+        finally:
+            self.under_way = None
+
     def _recover(self, error: Exception) -> bool:
         """Report `error`, then try again with back-off until a step passes. False when stopped meanwhile."""
         pause_s = BACKOFF_FIRST_S
@@ -118,7 +129,7 @@ class Loop:
             pause_s = min(BACKOFF_MOST_S, pause_s * 2)
             tries += 1
             try:
-                self._step()
+                self._do()
             except GateInterrupted:
                 continue
             except Exception as again:  # noqa: BLE001 - as above

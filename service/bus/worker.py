@@ -15,6 +15,7 @@ from service.bus.broker import warn_of_eviction
 from service.bus.hostgate import HostGate, interrupt_wait
 from service.bus.loop import Loop
 from service.bus.names import Kind, task_of
+from service.bus.vigil import VIGIL
 from service.errors import OperationError
 from service.settings import Settings
 
@@ -32,10 +33,14 @@ def run_loop(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
     """
     if not any(queue.startswith(f"{Kind.MEASURE}.") for queue in queues):
         loop.quiet = HostGate().measuring
-    if settings.embedded:
-        _run_plain(loop)
-    else:
-        _run_celery(loop, settings, queues)
+    VIGIL.watch(loop)
+    try:
+        if settings.embedded:
+            _run_plain(loop)
+        else:
+            _run_celery(loop, settings, queues)
+    finally:
+        VIGIL.end()
 
 
 def _on_signals(loop: Loop, leave: Callable[[], None]) -> None:
@@ -72,7 +77,7 @@ def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
 
     for kind in Kind:
         app.task(heard, name=task_of(kind))
-    loop.start()
+    VIGIL.vital(loop.start())
     ended = threading.Event()
 
     left = threading.Event()

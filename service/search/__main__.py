@@ -6,6 +6,7 @@ import sys
 
 from service import periods
 from service.bus import HostGate, Kind, Loop, be_child, queue_of, run_loop
+from service.bus.vigil import VIGIL
 from service.errors import OperationError
 from service.jobs.retention import Tidying
 from service.search.worker import SearchWorker
@@ -29,11 +30,11 @@ def main(gate: HostGate | None = None) -> int:
         print(f"rooftile: {error}", file=sys.stderr)
         return 1
     heart = Loop(worker.beat, sweep_s=periods.heartbeat_s(), name="heartbeat")
-    heart.start()
+    VIGIL.vital(heart.start())
     tidying = Tidying(db, settings, f"{worker.name}/retention", measuring=HostGate().measuring)
     tidy = Loop(tidying.step, sweep_s=TIDY_SWEEP_S, name="retention")
     tidying.stopping = lambda: tidy.stopping
-    tidy.start()
+    VIGIL.vital(tidy.start())
     try:
         loop = Loop(worker.step, sweep_s=settings.sweep_s, name="search")
         run_loop(loop, settings, [queue_of(Kind.SEARCH)])
