@@ -157,14 +157,14 @@ def test_a_broker_that_goes_silent_holds_up_no_bell_for_long(
     setup_logs()
     try:
         bell.ring("search", 1)
-        wait(lambda: client.llen("search") == 1, 10.0)
+        wait(lambda: client.llen("search") == 1, 30.0)
         relay.hold()  # nothing is closed: a firewall forgot the connection, a host was switched off
         bell.ring("search", 2)
         wait(lambda: "the broker does not answer" in capfd.readouterr().err, 4 * BROKER_ANSWERS_S)
         relay.heal()
         relay.cut()
         bell.ring("search", 3)
-        wait(lambda: "['3']" in {job_of(text) for text in client.lrange("search", 0, -1)}, 10.0)
+        wait(lambda: "['3']" in {job_of(text) for text in client.lrange("search", 0, -1)}, 30.0)
     finally:
         bell.close()
         relay.close()
@@ -183,9 +183,9 @@ def test_bells_of_a_thread_that_died_are_rung_by_the_next(
         context.setattr("service.bus.doorbell.make_celery", short_of_memory)
         bell.ring("search", 1)
         assert died.wait(5.0)
-    wait(lambda: "doorbell" not in {thread.name for thread in threading.enumerate()}, 5.0)
+    wait(lambda: "doorbell" not in {thread.name for thread in threading.enumerate()}, 20.0)
     bell.ring("search", 1)
-    wait(lambda: redis.Redis.from_url(broker.url).llen("search") == 1, 10.0)
+    wait(lambda: redis.Redis.from_url(broker.url).llen("search") == 1, 30.0)
     bell.close()
 
 
