@@ -73,9 +73,9 @@ async def stream(state: AppState, job_id: int, after: int) -> AsyncIterator[byte
                     # The client comes back with Last-Event-ID, and by then the database may answer again.
                     _log.warning("stream cut", job_id=job_id, error=str(error))
                     return
-                for row in look.rows:
-                    last = row.id
-                    yield written(row)
+                if look.rows:
+                    last = look.rows[-1].id
+                    yield b"".join([written(row) for row in look.rows])
                 if look.ended:
                     yield _end(job_id, last)
                     return
@@ -84,10 +84,10 @@ async def stream(state: AppState, job_id: int, after: int) -> AsyncIterator[byte
             if following.behind:
                 following.behind, behind = False, True
                 continue
-            for told in rows:
-                if told.id > last:
-                    last = told.id
-                    yield told.text
+            text = b"".join([told.text for told in rows if told.id > last])
+            if text:
+                last = rows[-1].id
+                yield text
             if following.over:
                 if not state.stopping.is_set():
                     yield _end(job_id, last)

@@ -1,14 +1,16 @@
 """Who follows which job, and who hands each of them the events that the process hears of?
 
 One listener of the tail serves all streams: an event is written as JSON once, however many follow its job,
-and an open stream costs neither a thread nor a query.
+and an open stream costs neither a thread nor a query. Streams are woken a few at a time, with the rest of the
+loop's work in between: five hundred that are told at once would hold up every lookup for 30 ms. Who is woken
+later finds more events waiting, and sends them as one piece.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +30,11 @@ _ENDED = {state.value for state in final(JOB)}
 MOST_BEHIND = 2000
 """Events that are held for a client that does not read; it gets the rest from the database, at its pace."""
 
+WOKEN_AT_ONCE = 8
+"""Streams that send in one pass of the loop: half a millisecond of it."""
+LEAST_PAUSE_S = 0.0005
+MOST_PAUSE_S = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -42,31 +49,42 @@ class Following:
 
     def __init__(self) -> None:
         self._rows: list[Told] = []
-        self._woken = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
+        self._woken = False
         self.over = False
         """No event will come any more: the job has ended, or the service stops."""
         self.behind = False
         """Some were dropped: they have to be read from the database."""
 
     def push(self, rows: Sequence[Told], over: bool) -> None:
+        """Hold these until it is woken."""
         if len(self._rows) + len(rows) > MOST_BEHIND:
             self.lose()
         elif not self.behind:
             self._rows += rows
         self.over = self.over or over
-        self._woken.set()
 
     def lose(self) -> None:
         """What is held is dropped, and read from the database instead."""
         self._rows, self.behind = [], True
-        self._woken.set()
+
+    def wake(self) -> None:
+        self._woken = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def wait(self, most_s: float) -> list[Told]:
         """What has come, at latest after so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(most_s):
-                await self._woken.wait()
-        self._woken.clear()
+        if not self._woken:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            late = loop.call_later(most_s, self.wake)
+            try:
+                await self._waiting
+            finally:
+                late.cancel()
+                self._waiting = None
+        self._woken = False
         rows, self._rows = self._rows, []
         return rows
 
@@ -78,6 +96,9 @@ class Streams:
         self._database = database
         self._followers: dict[int, set[Following]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._to_wake: deque[Following] = deque()
+        self._in_line: set[Following] = set()
+        self._waker: asyncio.Task[None] | None = None
 
     @contextmanager
     def following(self, job_id: int) -> Iterator[Following]:
@@ -125,15 +146,42 @@ class Streams:
         for job_id in jobs:
             for one in self._followers.get(job_id, ()):
                 one.lose()
+                self._line_up(one)
 
     def _deliver(self, told: Mapping[int, Sequence[Told]], over: set[int], stopping: bool) -> None:
         if stopping:
             for ones in self._followers.values():
                 for one in ones:
                     one.push((), True)
+                    one.wake()  # at once: nobody looks anything up any more
         for job_id, rows in told.items():
             for one in self._followers.get(job_id, ()):
                 one.push(rows, job_id in over)
+                self._line_up(one)
+
+    def _line_up(self, one: Following) -> None:
+        """It is woken in its turn, once, however much comes before."""
+        if one not in self._in_line:
+            self._in_line.add(one)
+            self._to_wake.append(one)
+            if self._waker is None:
+                self._waker = asyncio.get_running_loop().create_task(self._wake_in_turn())
+
+    async def _wake_in_turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._to_wake:
+                started_s = loop.time()
+                for _ in range(min(WOKEN_AT_ONCE, len(self._to_wake))):
+                    one = self._to_wake.popleft()
+                    self._in_line.discard(one)
+                    one.wake()
+                await asyncio.sleep(0)  # they send now
+                # as long for all others as these took: streams have half of the loop at most
+                took_s = loop.time() - started_s
+                await asyncio.sleep(min(max(took_s, LEAST_PAUSE_S), MOST_PAUSE_S))
+        finally:
+            self._waker = None
 
 
 def written(row: EventRecord) -> bytes:

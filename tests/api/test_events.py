@@ -224,7 +224,7 @@ def test_the_process_says_where_it_listens_and_stops_at_once_with_streams_open(
             start = time.monotonic()
             list(lines)
             process.wait(10)
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < 12  # a ping would come after 15
         assert process.returncode == 0
     finally:
         process.kill()
