@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from pydantic import SecretStr
 from support.served import served
 
@@ -18,8 +20,9 @@ from bench.loading.connection import BrokenAnswer, Connection, request
 from bench.loading.seed import DEVICE, TRIALS, Seeded, seed
 from service.api import lookup
 from service.api.app import create_app
+from service.jobs.submit import submit
 from service.settings import Settings
-from service.store import jobs, releases, trials
+from service.store import events, jobs, releases, trials
 from service.store.database import Database
 from service.store.enums import JobState, TrialState
 
@@ -98,3 +101,29 @@ def test_a_connection_that_ends_is_told(port: int) -> None:
             await connection.ask(request("GET", "/healthz", TOKEN))
 
     asyncio.run(ask())
+
+
+def test_streams_are_opened_and_what_they_tell_is_noted(port: int, database: Database) -> None:
+    problem = {"op": "gemm", "m": 3, "n": 64, "k": 64, "dtype": "f32"}
+    job, _ = submit(database, {"problem": problem, "device": DEVICE, "force": True})
+    with database.read() as s:
+        after = events.latest_id(s)
+
+    def tell() -> None:
+        with database.begin() as s:
+            for _ in range(3):
+                events.note(s, job.id, "test")
+
+    async def follow() -> dict[str, Any]:
+        paths = [f"/v1/jobs/{job.id}/events?after={after}"] * 20
+        telling = asyncio.get_running_loop().call_later(3.0, tell)
+        found = await generator.streams("127.0.0.1", port, paths, TOKEN, 6.0)
+        telling.cancel()
+        return found
+
+    started_s = time.time()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the generator's process does
+        found = runner.run(follow())
+    assert [[number for number, _ in one] for one in found["seen"]] == [[after + n for n in (1, 2, 3)]] * 20
+    assert all(started_s < at < time.time() for one in found["seen"] for _, at in one)
+    assert found["ended"] == 0
