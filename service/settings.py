@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -59,6 +60,10 @@ class Settings(BaseSettings):
 
     cors_origins: str = ""
     """Origins (`https://dash.example`, several by commas) whose pages may ask this API; none by default."""
+
+    proxies: str = ""
+    """Addresses and networks (`127.0.0.1,10.0.0.0/8`) of the proxies before the API:
+    what they say of a client's address and scheme is believed. By default nobody is."""
 
     audit_days: float = Field(default=365.0, gt=0)
     """For so long it is kept who did what."""
@@ -128,6 +133,18 @@ class Settings(BaseSettings):
                 raise ValueError("must be origins like https://dash.example, separated by commas")
         return value
 
+    @field_validator("proxies", mode="after")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        for one in filter(None, (part.strip() for part in value.split(","))):
+            try:
+                ip_network(one)
+            except ValueError:
+                raise ValueError(
+                    "must be addresses or networks like 127.0.0.1 or 10.0.0.0/8, separated by commas"
+                ) from None
+        return value
+
     def model_post_init(self, _context: object) -> None:
         if not self.database_url:
             # frozen: the default hangs on another field, so it is set here, once.
@@ -147,6 +164,11 @@ class Settings(BaseSettings):
     def origins(self) -> list[str]:
         """Whose pages may ask this API."""
         return [part.strip() for part in self.cors_origins.split(",") if part.strip()]
+
+    @property
+    def proxy_networks(self) -> list[str]:
+        """Whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+        return [str(ip_network(part.strip())) for part in self.proxies.split(",") if part.strip()]
 
     @property
     def token_text(self) -> str | None:

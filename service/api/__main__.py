@@ -55,6 +55,22 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def configured(app: FastAPI) -> uvicorn.Config:
+    """How the server below the application is set up."""
+    return uvicorn.Config(
+        app,
+        http=BoundedHttp,
+        log_config=None,
+        # The access log would keep one-time login codes and page tokens.
+        access_log=False,
+        server_header=False,
+        # uvicorn would believe whoever is on this machine; proxies that are named are believed in app.py.
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE_S,
+        lifespan="on",
+    )
+
+
 def main(argv: Sequence[str]) -> int:
     """Exit code 0 after a shutdown by signal, 2 wrong use, 1 anything else."""
     parser = argparse.ArgumentParser(prog="python -m service.api", description="Rooftile's REST API.")
@@ -67,21 +83,11 @@ def main(argv: Sequence[str]) -> int:
         with listen(arguments.host, arguments.port) as listener:
             host, port = listener.getsockname()[:2]
             print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
-            config = uvicorn.Config(
-                app,
-                http=BoundedHttp,
-                log_config=None,
-                # The access log would keep one-time login codes and page tokens.
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=GRACE_S,
-                lifespan="on",
-            )
             # uvicorn raises the signal again after its shutdown; ending in order is exit code 0.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: None)
             say_who(process="api", host=host_name())
-            _Server(config, app).run(sockets=[listener])
+            _Server(configured(app), app).run(sockets=[listener])
     except (OperationError, StoreError) as error:
         print(f"rooftile: {error}", file=sys.stderr)
         return 1

@@ -9,6 +9,7 @@ import anyio.to_thread
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.api import handlers, openapi
 from service.api.body import MAX_BODY_BYTES
@@ -63,6 +64,7 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
         lifespan=lifespan,
         separate_input_output_schemas=False,
         middleware=[
+            *_proxies(settings),
             Middleware(RequestId),
             Middleware(CountRequests, figures=state.metrics.requests),
             Middleware(SecurityHeaders),
@@ -85,6 +87,14 @@ def state_of_app(app: FastAPI) -> AppState:
     state = app.state.rooftile
     assert isinstance(state, AppState)
     return state
+
+
+def _proxies(settings: Settings) -> list[Middleware]:
+    """Where a request comes from is what its connection says, unless a person named the proxies before us."""
+    if not settings.proxy_networks:
+        return []
+    trusted = settings.proxy_networks
+    return [Middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)]  # type: ignore[arg-type]  # uvicorn's types
 
 
 def _cors(settings: Settings) -> list[Middleware]:

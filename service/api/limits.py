@@ -1,8 +1,8 @@
 """How much may one token ask, and one address guess?
 
-Rates hold for a token over all API processes: they are counted in the broker's Redis, in the process where
-there is none or it does not answer. A process takes requests from the count in small lots, so that by far the
-most cost no round trip. Tokens with the scope admin have no such limits.
+Rates hold for a token, and guesses for an address, over all API processes: they are counted in the broker's
+Redis, in the process where there is none or it does not answer. A process takes requests from the count in
+small lots, so that by far the most cost no round trip. Tokens with the scope admin have no such limits.
 """
 
 from __future__ import annotations
@@ -84,14 +84,9 @@ class Limits:
             self._hit(self._submissions, "submission", owner, 1)
 
     def _hit(self, item: RateLimitItem, what: str, owner: str, cost: int) -> None:
-        limiter = self._limiter()
-        try:
-            allowed = limiter.hit(item, what, owner, cost=cost)
-        except StorageError as error:
-            _log.warning("the broker does not count; this process counts alone", error=str(error))
-            self._alone_until_s = time.monotonic() + AGAIN_S
-            limiter = self._own
-            allowed = limiter.hit(item, what, owner, cost=cost)
+        allowed = self._shared_hit(item, what, owner, cost)
+        if allowed is None:
+            allowed = self._own.hit(item, what, owner, cost=cost)
         if not allowed:
             per = "second" if item.get_expiry() == 1 else "minute"
             raise TooManyError(
@@ -102,9 +97,16 @@ class Limits:
                 headers={"Retry-After": "1" if per == "second" else "10"},
             )
 
-    def _limiter(self) -> FixedWindowRateLimiter:
-        alone = self._shared is None or time.monotonic() < self._alone_until_s
-        return self._own if alone or self._shared is None else self._shared
+    def _shared_hit(self, item: RateLimitItem, what: str, owner: str, cost: int = 1) -> bool | None:
+        """Count for all processes, and say whether it is allowed. None: this process counts alone."""
+        if self._shared is None or time.monotonic() < self._alone_until_s:
+            return None
+        try:
+            return self._shared.hit(item, what, owner, cost=cost)
+        except StorageError as error:
+            _log.warning("the broker does not count; this process counts alone", error=str(error))
+            self._alone_until_s = time.monotonic() + AGAIN_S
+            return None
 
     # -- of an address ----------------------------------------------------------------------------------
 
@@ -119,7 +121,14 @@ class Limits:
             self._guesses[address] = (count + 1, until_s)
             while len(self._guesses) > MOST_ADDRESSES:
                 self._guesses.popitem(last=False)
-        if count >= self.most_guesses:
+        # Who is over it here is over it everywhere: the broker is not asked again.
+        over = count >= self.most_guesses
+        if (
+            not over
+            and self._shared_hit(RateLimitItemPerMinute(self.most_guesses), "guess", address) is False
+        ):
+            over, until_s = True, now_s + GUESS_WINDOW_S
+        if over:
             raise TooManyError(
                 "Too many wrong tokens or login codes came from this address; wait a minute.",
                 field="Authorization",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.api import ADMIN, CPU, gemm
+from support.served import exchange, served
 
 from bench.servers.valkey import Valkey
 from service.api import limits
@@ -125,6 +126,63 @@ def test_the_table_of_guesses_stays_small(settings: Settings, monkeypatch: pytes
         stack.enter_context(pytest.raises(TooManyError))
         for n in range(4):  # a customer's network of IPv6 is one address
             one.guessed(f"2001:db8:0:1::{n:x}")
+
+
+def refused(one: Limits, host: str, tries: int) -> int:
+    """How many of so many guesses are told to wait."""
+    count = 0
+    for _ in range(tries):
+        try:
+            one.guessed(host)
+        except TooManyError as error:
+            count += 1 <= int(error.headers["Retry-After"]) <= 60
+    return count
+
+
+def test_guesses_are_counted_over_all_processes_and_alone_without_the_broker(
+    settings: Settings, broker: Valkey
+) -> None:
+    shared = settings.model_copy(update={"broker_url": broker.url})
+    processes = [Limits(shared) for _ in range(3)]
+    most = processes[0].most_guesses
+    assert sum(refused(processes[n % 3], "10.0.0.1", 1) for n in range(most)) == 0
+    assert [refused(one, "10.0.0.1", 1) for one in processes] == [1, 1, 1]
+    assert refused(Limits(shared), "10.0.0.1", 1) == 1  # a process that was started just now
+    assert refused(processes[0], "10.0.0.2", 1) == 0
+    broker.kill()
+    start = time.monotonic()
+    assert [refused(one, "10.0.0.3", most + 5) for one in processes] == [5, 5, 5]
+    assert time.monotonic() - start < 10  # one look at a broker that is away, not seventy-five
+
+
+@pytest.mark.parametrize("proxies", ["", "127.0.0.1", "10.1.0.0/16,127.0.0.0/8"])
+def test_an_address_that_was_passed_on_counts_only_from_a_named_proxy(
+    settings: Settings, seed: Any, proxies: str
+) -> None:
+    app = create_app(settings.model_copy(update={"proxies": proxies}))
+    app.state.rooftile.limits.most_guesses = 5
+    with served(app) as port:
+
+        def guess(number: int, address: str) -> int:
+            head = f"Authorization: Bearer guess-{number}\r\nX-Forwarded-For: {address}\r\n"
+            answer = exchange(port, f"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n{head}\r\n".encode())
+            return int(answer.split(b" ", 2)[1])
+
+        strangers = [guess(n, f"192.0.2.{n}") for n in range(8)]
+        assert strangers == ([401] * 8 if proxies else [401] * 5 + [429] * 3)
+        # what a client wrote itself stands before what the proxy added
+        one = [guess(n, f"198.51.100.{n}, 203.0.113.9") for n in range(8)]
+        assert one == ([401] * 5 if proxies else [429] * 5) + [429] * 3
+
+
+def test_proxies_are_addresses(settings: Settings) -> None:
+    for wrong in ("*", "proxy.example", "10.0.0.1/8", "127.0.0.1 10.0.0.1"):
+        with pytest.raises(ValueError, match="must be addresses or networks"):
+            Settings(home=settings.home, proxies=wrong)
+    assert Settings(home=settings.home, proxies=" 127.0.0.1, ::1").proxy_networks == [
+        "127.0.0.1/32",
+        "::1/128",
+    ]
 
 
 def test_pages_of_other_origins_may_ask_only_where_a_person_said_so(

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from service.api.__main__ import listen
-from service.api.protocol import BoundedHttp
+from service.api.__main__ import configured, listen
 
 
 @contextmanager
@@ -20,15 +19,7 @@ def served(app: FastAPI) -> Iterator[int]:
     """The app on a port of this machine, in a thread, behind the server that `serve` uses; the port."""
     with listen("127.0.0.1", 0) as listener:
         port = int(listener.getsockname()[1])
-        config = uvicorn.Config(
-            app,
-            http=BoundedHttp,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(configured(app))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
