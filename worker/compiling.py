@@ -47,6 +47,8 @@ _log = structlog.get_logger("rooftile.compile")
 _REJECTIONS = (TrialReason.SPILLS, TrialReason.RESOURCE_LIMIT)
 # What the worker cannot work without. The claims go back, and the process ends with the sentence.
 FATAL = (CompilerMissingError, DiskFullError, StoreFull)
+POOL_KNOWN_S = 60.0
+"""A thread pool that the database had is asked for again after so long."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,12 @@ class CompileWorker:
         self._home = home
         self._slots = slots
         self._root = root
+        self._pools: dict[str, float] = {}
         self.stopper: Stopping | None = None
 
     def step(self) -> bool:
         """True when there was something to do."""
-        with self._database.read() as session:
+        with self._database.glance() as session:
             if not trials.compile_waits(session, self._archs):
                 return False
         # The gate first: a claim that waits for a measurement to end is a claim nobody works on.
@@ -172,25 +175,30 @@ class CompileWorker:
         return build
 
     def _devices(self, keys: set[str]) -> dict[str, Device]:
-        with self._database.read() as session:
-            records = {key: devices.get(session, key) for key in keys}
+        with self._database.glance() as session:
+            known = devices.described(session, keys)
         return {
-            key: Device.from_json(row.data)
-            if row is not None and row.data.get("key") == key
+            key: Device.from_json(known[key])
+            if key in known and known[key].get("key") == key
             else Device.for_key(key)
-            for key, row in records.items()
+            for key in keys
         }
 
     def _finish(self, claim: CompileClaim, outcome: CompileOutcome, pool: Artifact | None) -> None:
         """Write one outcome, at once: what is done stays done, whatever happens to the others."""
 
+        known_s = float("-inf") if pool is None else self._pools.get(pool.sha256, float("-inf"))
+        new_pool = pool is not None and time.monotonic() - known_s > POOL_KNOWN_S
+
         def write(session: Any) -> bool:
-            if pool is not None and artifacts.get_bytes(session, pool.sha256) is None:
+            if pool is not None and new_pool and artifacts.get_bytes(session, pool.sha256) is None:
                 artifacts.put(session, pool.sha256, pool.data, ArtifactKind.POOL, pool.recipe, pool.arch)
             return trials.finish_compile(session, claim.claim_id, outcome)
 
         written = self._database.run(write)
         self._keeper.drop(claim.claim_id)
+        if pool is not None and new_pool:
+            self._pools[pool.sha256] = time.monotonic()
         if not written:
             _log.info("a late result was not needed", trial=claim.trial_id)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,8 @@ _log = structlog.get_logger("rooftile.measure")
 
 # One turn at the host's gate: long against taking it, short against somebody who wants to compile.
 TURN_S = 1.5
+# Where nobody else wants the host a turn may last longer: between two of them the device waits.
+LONG_TURN_S = 10.0
 MOST_CLAIMS = 4
 
 T = TypeVar("T")
@@ -49,6 +51,17 @@ class Artifacts:
         self._home = home
         self._root = root
         self._cache = ArtifactCache(home)
+
+    def fetch(self, wanted: Collection[str]) -> None:
+        """Bring into the cache, in one question, what the database has of these."""
+        missing = [sha256 for sha256 in dict.fromkeys(wanted) if not self._cache.blob_path(sha256).exists()]
+        if not missing:
+            return
+        with self._database.glance() as session:
+            found = artifacts.many_bytes(session, missing)
+        for sha256, data in found.items():
+            if hashlib.sha256(data).hexdigest() == sha256:  # else `path` says so
+                self._cache.put_bytes(sha256, data)
 
     def path(self, sha256: str) -> Path:
         """A file whose bytes have this hash. Raises ArtifactLostError."""
@@ -93,15 +106,17 @@ class MeasureWorker:
         self._session = session
         self._artifacts = Artifacts(database, home, root)
         self._device_key = session.device_key
-        # Beside a GPU a result is written while the next trial runs. On a CPU that would disturb it.
+        # Beside a GPU a result is written while the next trial runs, and the next trials are claimed while
+        # the last one of these does. On a CPU that would disturb it.
         behind = isinstance(gate, SharedGate)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="results") if behind else None
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside") if behind else None
         self._writing: Future[None] | None = None
+        self._claiming: Future[list[MeasureClaim]] | None = None
         self.stopper: Stopping | None = None
 
     def step(self) -> bool:
         """True when there was something to do."""
-        with self._database.read() as session:
+        with self._database.glance() as session:
             if not (
                 races.waits(session, self._device_key) or trials.measure_waits(session, self._device_key)
             ):
@@ -114,7 +129,7 @@ class MeasureWorker:
                 return self._turn()
             finally:
                 try:
-                    self._written()
+                    self._beside_done()
                 finally:
                     # Whatever is still held goes back: a stop, a cancelled job, an error of ours.
                     self._keeper.give_back()
@@ -140,22 +155,72 @@ class MeasureWorker:
             with about(job_id=race.job_id, race_id=race.race_id):
                 self._race(race)
             return True
-        started = time.monotonic()
-        did = False
+        return self._run_trials()
+
+    def _run_trials(self) -> bool:
+        """Batch after batch, until the turn is over. Beside a GPU the next is claimed while the last trial of
+        this one runs: else the device would wait for two transactions after every few trials."""
+        began_s = time.monotonic()
         best: dict[int, float] = {}
-        while time.monotonic() - started < TURN_S and not self._stopping:
-            claims = self._database.run(lambda s: trials.claim_measure(s, owner, key, MOST_CLAIMS, lease_s()))
-            if not claims:
-                break
-            did = True
-            self._written()
-            self._keeper.hold(claim.claim_id for claim in claims)
+        claims = self._claim()
+        did = bool(claims)
+        while claims:
             for claim in claims:
                 if self._stopping:
                     return True
+                if claim is claims[-1] and self._goes_on(began_s):
+                    self._claim_ahead()
                 with about(job_id=claim.job_id, trial_id=claim.trial_id):
                     self._trial(claim, best)
+            claims = self._next(began_s)
         return did
+
+    def _goes_on(self, began_s: float) -> bool:
+        """Whether more may be claimed in this turn."""
+        if self._stopping or self._keeper.device_lost:
+            return False
+        turn_s = time.monotonic() - began_s
+        gate = self._gate
+        return turn_s < TURN_S or (
+            isinstance(gate, SharedGate) and turn_s < LONG_TURN_S and not gate.wanted()
+        )
+
+    def _claim(self) -> list[MeasureClaim]:
+        claims = self._ask_for_claims(ahead=False)
+        if claims:
+            self._keeper.hold(claim.claim_id for claim in claims)
+            self._fetch(claims)
+        return claims
+
+    def _claim_ahead(self) -> None:
+        """Begin to claim beside the trial that runs. What comes is held, and renewed, at once."""
+        if self._beside is None:
+            return
+
+        def claim() -> list[MeasureClaim]:
+            claims = self._ask_for_claims(ahead=True)
+            self._keeper.hold_more(claim.claim_id for claim in claims)
+            self._fetch(claims)
+            return claims
+
+        self._claiming = self._beside.submit(claim)
+
+    def _ask_for_claims(self, *, ahead: bool) -> list[MeasureClaim]:
+        owner, key = self._keeper.owner, self._device_key
+        return self._database.run(
+            lambda s: trials.claim_measure(s, owner, key, MOST_CLAIMS, lease_s(), ahead=ahead)
+        )
+
+    def _fetch(self, claims: Sequence[MeasureClaim]) -> None:
+        wanted = [sha256 for one in claims for sha256 in (one.artifact_sha256, one.pool_sha256) if sha256]
+        self._artifacts.fetch(wanted)
+
+    def _next(self, began_s: float) -> list[MeasureClaim]:
+        """The next batch: what was claimed ahead; on a CPU what is claimed now."""
+        claiming, self._claiming = self._claiming, None
+        if claiming is not None:
+            return claiming.result()
+        return self._claim() if self._beside is None and self._goes_on(began_s) else []
 
     @property
     def _stopping(self) -> bool:
@@ -169,10 +234,10 @@ class MeasureWorker:
             known = best.get(claim.job_problem_id, outcome.measurement.median_us)
             best[claim.job_problem_id] = min(known, outcome.measurement.median_us)
         self._written()
-        if self._writer is None:
+        if self._beside is None:
             self._write(claim, outcome)
         else:
-            self._writing = self._writer.submit(self._write, claim, outcome)
+            self._writing = self._beside.submit(self._write, claim, outcome)
 
     def _write(self, claim: MeasureClaim, outcome: Measured | Failed) -> None:
         written = self._database.run(lambda s: trials.finish_measure(s, claim.claim_id, outcome))
@@ -187,6 +252,15 @@ class MeasureWorker:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
+
+    def _beside_done(self) -> None:
+        """Wait until nothing is written or claimed beside the device any more."""
+        claiming, self._claiming = self._claiming, None
+        try:
+            self._written()
+        finally:
+            if claiming is not None:
+                claiming.result()
 
     def _measure(self, claim: MeasureClaim, best: dict[int, float]) -> Measured | Failed:
         plan = LaunchPlan.from_json(claim.plan)

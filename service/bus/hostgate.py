@@ -68,6 +68,17 @@ class HostGate:
             os.close(room)
         return False
 
+    def wanted(self) -> bool:
+        """Whether somebody waits to get in (or is just passing). Never waits, costs some 20 us."""
+        turnstile = open_lock_file(self._turnstile)
+        try:
+            fcntl.flock(turnstile, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(turnstile)
+        return False
+
     @contextmanager
     def _enter(self, how: int, timeout_s: float | None) -> Iterator[None]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -141,18 +141,12 @@ def _ask(db: Database, job_id: int, proposer: Proposer, owner: str) -> bool:
     def keep(s: Session) -> bool:
         if not leases.renew(s, name, owner, periods.job_lease_s()):
             return False
-        row = jobs.problem(s, question.job_problem_id)
-        if row is not None and row.state is JobProblemState.SEARCHING and _running(s, job_id):
-            searching.write(s, row.id, question.n, proposals)
+        if jobs.searches(s, question.job_problem_id):
+            searching.write(s, question.job_problem_id, question.n, proposals)
         leases.release(s, name, owner)
         return True
 
     return db.run(keep)
-
-
-def _running(s: Session, job_id: int) -> bool:
-    job = jobs.get(s, job_id)
-    return job is not None and job.state is JobState.RUNNING
 
 
 def _no_space(s: Session, job_id: int, question: Question, owner: str, sentence: str) -> bool:

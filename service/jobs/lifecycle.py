@@ -70,8 +70,7 @@ def connected(s: Session, device_key: str | None) -> bool:
     """A worker that owns the device reports, and it is in service. No device asked for: always."""
     if device_key is None:
         return True
-    device = devices.get(s, device_key)
-    return device is not None and device.connected
+    return devices.is_connected(s, device_key)
 
 
 def startable(s: Session, job: JobRecord, row: JobProblemRecord) -> bool:

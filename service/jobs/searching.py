@@ -78,9 +78,10 @@ def write(s: Session, job_problem_id: int, n: int, proposals: Sequence[Proposal]
         for p in proposals
     ]
     made = trials.propose(s, job_problem_id, new)
-    row = jobs.problem(s, job_problem_id)
-    if row is not None and (len(proposals) < n or not made):
-        jobs.remember(s, job_problem_id, {**row.search, "exhausted": True})
+    if len(proposals) < n or not made:
+        row = jobs.problem(s, job_problem_id)
+        if row is not None:
+            jobs.remember(s, job_problem_id, {**row.search, "exhausted": True})
     return len(made)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from hashlib import sha256 as sha256_of
 
 from sqlalchemy import exists, or_, select, update
@@ -65,6 +66,12 @@ def get(s: Session, sha256: str) -> ArtifactRecord | None:
 def get_bytes(s: Session, sha256: str) -> bytes | None:
     """None where it is unknown or its bytes were pruned."""
     return s.scalar(select(Artifact.data).where(Artifact.sha256 == sha256))
+
+
+def many_bytes(s: Session, wanted: Collection[str]) -> dict[str, bytes]:
+    """`get_bytes` of those that are kept, by hash."""
+    rows = s.execute(select(Artifact.sha256, Artifact.data).where(Artifact.sha256.in_(wanted)))
+    return {sha256: data for sha256, data in rows if data is not None}
 
 
 def get_ptx(s: Session, sha256: str) -> bytes | None:

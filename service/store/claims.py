@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, and_, select, tuple_, update
 from sqlalchemy.orm import Session, undefer
 
 from . import artifacts, clock, devices, emulations, jobs, moves, quarantines, shares, waiting
 from .bounded import json_object, text
-from .ends import FREE, end, lock
+from .ends import FREE, end, lock, lock_of_token
 from .enums import ArtifactKind, EmulationState, JobState, Stage, TrialReason, TrialState
 from .evidence import add_measurement, add_verdict, fault_of
 from .models import Emulation, Job, JobProblem, Problem, Trial
@@ -57,9 +57,9 @@ def _taker(s: Session, waits: ColumnElement[bool]) -> Callable[[int, int], list[
     return take
 
 
-def _any(s: Session, waits: ColumnElement[bool]) -> bool:
+def _any(s: Session, waits: ColumnElement[bool], *also: ColumnElement[bool]) -> bool:
     running = select(Trial.id).join(Job, Job.id == Trial.job_id).where(waits, Job.state == JobState.RUNNING)
-    return bool(s.scalar(select(running.exists())))
+    return bool(s.scalar(select(and_(running.exists(), *also))))
 
 
 def compile_waits(s: Session, archs: Sequence[str]) -> bool:
@@ -69,7 +69,7 @@ def compile_waits(s: Session, archs: Sequence[str]) -> bool:
 
 def measure_waits(s: Session, device_key: str) -> bool:
     """Whether claim_measure would find something; cheap, for a read session."""
-    return devices.in_service(s, device_key) and _any(s, waiting.measures(device_key))
+    return _any(s, waiting.measures(device_key), devices.serving(device_key))
 
 
 def claim_compile(
@@ -77,7 +77,7 @@ def claim_compile(
 ) -> list[CompileClaim]:
     """Takes up to `limit` trials to compile, of the running jobs whose turn it is (see shares.py)."""
     now = clock.now(s)
-    claims = []
+    claimed: set[int] = set()
     waits = waiting.compiles(archs)
     dealt = shares.deal(
         s,
@@ -87,47 +87,63 @@ def claim_compile(
         limit,
         _taker(s, waits),
     )
-    for trial in dealt:
+    for attempt, group in _by_attempt(dealt):
         seen = (
-            (Trial.id == trial.id)
-            & (Trial.state == trial.state)
-            & (Trial.attempt == trial.attempt)
+            Trial.id.in_([trial.id for trial in group])
+            & (Trial.state == TrialState.PROPOSED)
+            & (Trial.attempt == attempt)
             & Trial.lease_owner.is_(None)
         )
-        lease = _lease(owner, lease_s, now, trial.attempt)
-        if changed(s, update(Trial).where(seen).values(**lease)) != 1:
-            continue
-        claims.append(
-            CompileClaim(
-                trial_id=trial.id,
-                attempt=trial.attempt + 1,
-                job_id=trial.job_id,
-                job_problem_id=trial.job_problem_id,
-                problem=s.get_one(Problem, trial.problem_key).spec,
-                schedule=trial.schedule,
-                family=trial.family,
-                arch=trial.arch,
-                device_key=trial.device_key,
-            )
+        taken = update(Trial).where(seen).values(**_lease(owner, lease_s, now, attempt)).returning(Trial.id)
+        claimed.update(s.scalars(taken, execution_options={"synchronize_session": False}))
+    specs = _specs(s, {trial.problem_key for trial in dealt})
+    return [
+        CompileClaim(
+            trial_id=trial.id,
+            attempt=trial.attempt + 1,
+            job_id=trial.job_id,
+            job_problem_id=trial.job_problem_id,
+            problem=specs[trial.problem_key],
+            schedule=trial.schedule,
+            family=trial.family,
+            arch=trial.arch,
+            device_key=trial.device_key,
         )
-    return claims
+        for trial in dealt
+        if trial.id in claimed
+    ]
+
+
+def _by_attempt(dealt: Sequence[Trial]) -> list[tuple[int, list[Trial]]]:
+    """Nearly always all in one."""
+    found: dict[int, list[Trial]] = {}
+    for trial in dealt:
+        found.setdefault(trial.attempt, []).append(trial)
+    return list(found.items())
+
+
+def _specs(s: Session, keys: set[str]) -> dict[str, Any]:
+    return {
+        row.key: row.spec for row in s.execute(select(Problem.key, Problem.spec).where(Problem.key.in_(keys)))
+    }
 
 
 def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bool:
     """Writes the outcome; False: the claim is stale, and nothing was changed. A schedule whose structure is
     known to be wrong ends at once, with that evidence."""
     if isinstance(outcome, Failed):
-        trial = _held(s, claim_id, TrialState.PROPOSED)
-        if trial is not None:
-            end(s, trial, outcome)
-            shares.settle(s, shares.COMPILE, trial.job_id, outcome.compile_s)
-        return trial is not None
+        held = _held(s, claim_id, TrialState.PROPOSED)
+        if held is not None:
+            end(s, held[0], outcome)
+            shares.charge(s, shares.COMPILE, held[0].job_id, held[1], outcome.compile_s)
+        return held is not None
     key = quarantines.toolchain_key(outcome.toolchain)
     # Before the trial is locked, as by whoever ends an emulation.
     emulation, policy = _emulation(s, claim_id, outcome, key)
-    trial = _held(s, claim_id, TrialState.PROPOSED)
-    if trial is None:
+    held = _held(s, claim_id, TrialState.PROPOSED)
+    if held is None:
         return False
+    trial, token_id = held
     built = _built(s, trial, outcome, key)
     if emulation is not None and emulation.state is EmulationState.FAILED:
         # before the quarantine, which knows less
@@ -153,7 +169,7 @@ def finish_compile(s: Session, claim_id: ClaimId, outcome: CompileOutcome) -> bo
         now = clock.now(s)
         ended = {"stage": Stage.DONE, "finished_at": now, **FREE}
         moves.transition(s, trial, TrialState.RANKED, at=now, columns={**built, **ended})
-    shares.settle(s, shares.COMPILE, trial.job_id, outcome.compile_s)
+    shares.charge(s, shares.COMPILE, trial.job_id, token_id, outcome.compile_s)
     return True
 
 
@@ -165,8 +181,10 @@ def _emulation(
     s: Session, claim_id: ClaimId, outcome: Compiled, toolchain_key: str
 ) -> tuple[Emulation | None, str]:
     """The run that will speak for a trial, asked for where the job's policy wants it, and the policy."""
+    if outcome.structure is None:
+        return None, "never"
     trial = s.scalar(select(Trial).where(_is_held(*claim_id)).execution_options(populate_existing=True))
-    if trial is None or outcome.structure is None:
+    if trial is None:
         return None, "never"
     policy = str(s.get_one(Job, trial.job_id).options.get("emulate", "structure"))
     key = emulations.structure_key(outcome.structure)
@@ -178,57 +196,85 @@ def _emulation(
     return emulations.ensure(s, trial, outcome.structure, key, toolchain_key, own=own), policy
 
 
-def claim_measure(s: Session, owner: str, device_key: str, limit: int, lease_s: float) -> list[MeasureClaim]:
+def claim_measure(
+    s: Session, owner: str, device_key: str, limit: int, lease_s: float, *, ahead: bool = False
+) -> list[MeasureClaim]:
     """Takes up to `limit` compiled trials of this device, of the running jobs whose turn it is; fewer when it
-    is a race's turn next. None while the device is out of service."""
+    is a race's turn next. None while the device is out of service. `ahead`: the device is still at work, and
+    nobody has looked for a race: none when it is a race's turn."""
     if not devices.in_service(s, device_key):
         return []
-    now = clock.now(s)
-    claims = []
     waits = waiting.measures(device_key)
+    racing = waiting.owners_of_races(s, device_key)
+    owners = waiting.owners_of_trials(s, waits)
+    under_way = waiting.measures_under_way(s, device_key)
+    if ahead and racing:
+        chosen = shares.first(s, shares.measure(device_key), list({*racing, *owners}), under_way)
+        if chosen in {one.job_id for one in racing}:
+            return []
+    if not owners:
+        return []
+    now = clock.now(s)
     dealt = shares.deal(
         s,
         shares.measure(device_key),
-        waiting.owners_of_trials(s, waits),
-        waiting.measures_under_way(s, device_key),
+        owners,
+        under_way,
         limit,
         _taker(s, waits),
-        stop_at=waiting.owners_of_races(s, device_key),
+        stop_at=racing,
     )
+    for attempt, group in _by_attempt(dealt):
+        lease = _lease(owner, lease_s, now, attempt)
+        moves.transition_all(s, group, TrialState.MEASURING, at=now, columns=lease)
+    about = _about(s, {trial.job_problem_id for trial in dealt})
+    claims = []
     for trial in dealt:
-        lease = _lease(owner, lease_s, now, trial.attempt)
-        moves.transition(s, trial, TrialState.MEASURING, at=now, columns=lease)
-        job_problem = s.get_one(JobProblem, trial.job_problem_id)
         assert trial.artifact_sha256 is not None
         assert trial.plan is not None
+        seed, policy, spec, best_us = about[trial.job_problem_id]
         claims.append(
             MeasureClaim(
                 trial_id=trial.id,
                 attempt=trial.attempt,
                 job_id=trial.job_id,
                 job_problem_id=trial.job_problem_id,
-                problem=s.get_one(Problem, trial.problem_key).spec,
+                problem=spec,
                 schedule=trial.schedule,
                 family=trial.family,
                 arch=trial.arch,
                 plan=trial.plan,
                 artifact_sha256=trial.artifact_sha256,
                 pool_sha256=trial.pool_sha256,
-                policy=s.get_one(Job, trial.job_id).policy,
-                best_us=_best_us(s, trial.job_problem_id),
+                policy=policy,
+                best_us=best_us,
                 # differs by trial, and is the same again when the trial is measured again
-                seed=(job_problem.seed * 1_000_003 + trial.number) % (1 << 31),
+                seed=(seed * 1_000_003 + trial.number) % (1 << 31),
             )
         )
     return claims
 
 
+def _about(s: Session, ids: set[int]) -> dict[int, tuple[int, Any, Any, float | None]]:
+    """Seed, policy, problem and best time so far of these job problems."""
+    if not ids:
+        return {}
+    query = (
+        select(JobProblem.id, JobProblem.seed, Job.policy, Problem.spec, _best_us())
+        .join(Job, Job.id == JobProblem.job_id)
+        .join(Problem, Problem.key == JobProblem.problem_key)
+        .where(JobProblem.id.in_(ids))
+    )
+    return {row[0]: (row[1], row[2], row[3], row[4]) for row in s.execute(query)}
+
+
 def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bool:
     """Writes the outcome; False: the claim is stale, and nothing was changed. A reason of
     QUARANTINE_REASONS also puts (schedule, toolchain) into quarantine, in the same transaction."""
-    trial = _held(s, claim_id, TrialState.MEASURING)
-    if trial is None:
+    held = _held(s, claim_id, TrialState.MEASURING)
+    if held is None:
         return False
+    trial, token_id = held
     now = clock.now(s)
     used = outcome.device_s
     if used is None and trial.claimed_at is not None:
@@ -249,19 +295,25 @@ def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bo
         moves.transition(s, trial, to, reason, columns={**ended, **told}, data=told, at=now)
     assert trial.device_key is not None
     jobs.stand_still(s, trial.device_key, trial.job_id, used or 0.0)
-    shares.settle(s, shares.measure(trial.device_key), trial.job_id, used)
+    shares.charge(s, shares.measure(trial.device_key), trial.job_id, token_id, used)
     return True
 
 
 def renew(s: Session, claim_ids: Sequence[ClaimId], lease_s: float) -> list[ClaimId]:
     """Extends the leases; returns the claims that are still held: stop work on the others."""
+    if not claim_ids:
+        return []
     until = clock.now(s) + timedelta(seconds=lease_s)
-    # sorted, so that two renewals never wait for each other's rows in a circle
-    return [
-        (trial_id, attempt)
-        for trial_id, attempt in sorted(claim_ids)
-        if changed(s, update(Trial).where(_is_held(trial_id, attempt)).values(lease_expires_at=until)) == 1
-    ]
+    # locked in order, so that two renewals never wait for each other's rows in a circle
+    held = select(Trial.id).where(
+        tuple_(Trial.id, Trial.attempt).in_(sorted(claim_ids)),
+        Trial.lease_owner.is_not(None),
+        Trial.state.in_(TRIAL_OPEN),
+    )
+    held = held.order_by(Trial.id).with_for_update(key_share=True)
+    renewed = update(Trial).where(Trial.id.in_(held)).values(lease_expires_at=until)
+    renewed = renewed.returning(Trial.id, Trial.attempt).execution_options(synchronize_session=False)
+    return sorted((row.id, row.attempt) for row in s.execute(renewed))
 
 
 def release(s: Session, claim_ids: Sequence[ClaimId]) -> int:
@@ -316,8 +368,9 @@ def _is_held(trial_id: int, attempt: int) -> Any:
     )
 
 
-def _held(s: Session, claim_id: ClaimId, state: TrialState) -> Trial | None:
-    return lock(s, _is_held(*claim_id) & (Trial.state == state))
+def _held(s: Session, claim_id: ClaimId, state: TrialState) -> tuple[Trial, int | None] | None:
+    """The trial, locked, and its job's token."""
+    return lock_of_token(s, _is_held(*claim_id) & (Trial.state == state))
 
 
 def _give_back(
@@ -362,11 +415,12 @@ def _built(s: Session, trial: Trial, outcome: Compiled, toolchain_key: str) -> d
     }
 
 
-def _best_us(s: Session, job_problem_id: int) -> float | None:
+def _best_us() -> ScalarSelect[float | None]:
+    """The best time of a JobProblem."""
     query = select(Trial.time_us).where(
-        Trial.job_problem_id == job_problem_id,
+        Trial.job_problem_id == JobProblem.id,
         Trial.state == TrialState.MEASURED,
         Trial.contended.is_(False),
         usable(Trial.time_us),
     )
-    return s.scalar(query.order_by(Trial.time_us).limit(1))
+    return query.order_by(Trial.time_us).limit(1).correlate(JobProblem).scalar_subquery()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import ColumnElement, func, null, text
 from sqlalchemy.orm import Session
 
 _ASKED = "rooftile_clock"
@@ -30,3 +31,14 @@ def now(s: Session) -> datetime:
     moment = moment.astimezone(UTC)
     s.info[_ASKED] = (moment, time.monotonic())
     return moment
+
+
+def column(s: Session) -> ColumnElement[Any]:
+    """The time, asked for beside something else: what comes is for `told`."""
+    return null() if s.get_bind().dialect.name == "sqlite" else func.clock_timestamp()
+
+
+def told(s: Session, moment: datetime | None) -> None:
+    """The database said just now what time it is."""
+    if moment is not None:
+        s.info[_ASKED] = (moment.astimezone(UTC), time.monotonic())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from service.periods import alive_s
@@ -59,10 +61,39 @@ def set_state(s: Session, key: str, state: DeviceState, reason: str = "") -> Non
     _change(s, key, state=state, reason=reason)
 
 
+def is_connected(s: Session, key: str) -> bool:
+    """`connected` of one device, in one question."""
+    since = clock.now(s) - timedelta(seconds=alive_s())
+    reports = (
+        select(Worker.id)
+        .where(
+            Worker.kind == WorkerKind.MEASURE,
+            Worker.device_key == key,
+            Worker.heartbeat_at >= since,
+            Worker.state != WorkerState.WAITING,
+        )
+        .exists()
+    )
+    known = select(Device.key).where(Device.key == key, Device.state == DeviceState.AVAILABLE, reports)
+    return s.scalar(known) is not None
+
+
+def described(s: Session, keys: Collection[str]) -> dict[str, dict[str, Any]]:
+    """What is known of these devices, of those that anybody described."""
+    rows = s.execute(select(Device.key, Device.data).where(Device.key.in_(keys))) if keys else []
+    return {row.key: row.data for row in rows}
+
+
 def in_service(s: Session, key: str) -> bool:
     """Whether it may be given work; a device nobody has described may."""
     state = s.scalar(select(Device.state).where(Device.key == key))
     return state is not DeviceState.OUT_OF_SERVICE
+
+
+def serving(key: str) -> ColumnElement[bool]:
+    """`in_service`, as a part of another question. For this package."""
+    out = select(Device.key).where(Device.key == key, Device.state == DeviceState.OUT_OF_SERVICE)
+    return ~out.exists()
 
 
 def _change(s: Session, key: str, **columns: object) -> None:

@@ -11,7 +11,7 @@ from . import clock, moves, quarantines
 from .bounded import json_object
 from .enums import QUARANTINE_REASONS, Stage, TrialReason, TrialState
 from .evidence import add_verdict
-from .models import Trial
+from .models import Job, Trial
 from .records import Failed
 from .transitions import TRIAL_OPEN
 
@@ -61,6 +61,17 @@ def lock(s: Session, where: Any) -> Trial | None:
     """The one trial that is so, locked against other moves. For this package."""
     query = select(Trial).where(where).with_for_update(key_share=True)
     return s.scalar(query.execution_options(populate_existing=True))
+
+
+def lock_of_token(s: Session, where: Any) -> tuple[Trial, int | None] | None:
+    """`lock`, and the token of its job. For this package."""
+    query = select(Trial, Job.token_id, clock.column(s)).join(Job, Job.id == Trial.job_id).where(where)
+    locked = query.with_for_update(of=Trial, key_share=True).execution_options(populate_existing=True)
+    found = s.execute(locked).one_or_none()
+    if found is None:
+        return None
+    clock.told(s, found[2])
+    return found[0], found[1]
 
 
 def end(s: Session, trial: Trial, failure: Failed, **columns: Any) -> None:

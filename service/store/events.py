@@ -13,6 +13,8 @@ A transaction therefore does not see its own events.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -92,6 +94,9 @@ def write_pending(s: Session) -> None:
     if not pending:
         return
     if s.get_bind().dialect.name == "postgresql":
+        if all(one.kind is not EventKind.RELEASE for one in pending):
+            s.execute(_LOCK_AND_INSERT, {"key": APPEND_LOCK, "rows": _rows_json(pending)})
+            return
         s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": APPEND_LOCK})
     rows = [vars(one) for one in pending]
     ids = s.scalars(insert(Event).returning(Event.id, sort_by_parameter_order=True), rows).all()
@@ -102,6 +107,29 @@ def write_pending(s: Session) -> None:
                 update(Release).where(Release.id == one.subject_id).values(change_id=event_id),
                 execution_options={"synchronize_session": False},
             )
+
+
+# Lock and insert in one message, and one statement however many events there are. Ids are drawn above the
+# sort, which has read all of what is below it, the lock too, before it gives its first row.
+_LOCK_AND_INSERT = text(
+    """
+    INSERT INTO events (kind, subject_id, job_id, source, "to", reason, data, at)
+    SELECT kind, subject_id, job_id, source, "to", reason, data, at
+    FROM (SELECT pg_advisory_xact_lock(:key)) AS held,
+         jsonb_to_recordset(CAST(:rows AS jsonb)) AS told (
+             place bigint, kind text, subject_id bigint, job_id bigint, source text, "to" text, reason text,
+             data jsonb, at timestamptz)
+    ORDER BY place
+    """
+)
+
+
+def _rows_json(pending: Sequence[_Pending]) -> str:
+    rows = [
+        {**vars(one), "kind": one.kind.value, "at": one.at.isoformat(), "place": place}
+        for place, one in enumerate(pending)
+    ]
+    return json.dumps(rows, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 @sa_event.listens_for(Session, "after_transaction_create")

@@ -101,8 +101,19 @@ def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
 
 
 def get(s: Session, job_id: int) -> JobRecord | None:
-    row = s.get(Job, job_id, populate_existing=True)
-    return None if row is None else _job(row, clock.now(s))
+    query = select(Job, clock.column(s)).where(Job.id == job_id)
+    found = s.execute(query.execution_options(populate_existing=True)).one_or_none()
+    if found is None:
+        return None
+    clock.told(s, found[1])
+    return _job(found[0], clock.now(s))
+
+
+def searches(s: Session, job_problem_id: int) -> bool:
+    """Whether the job runs and this problem of it is being searched."""
+    query = select(JobProblem.id).join(Job, Job.id == JobProblem.job_id)
+    under_way = query.where(Job.state == JobState.RUNNING, JobProblem.state == JobProblemState.SEARCHING)
+    return s.scalar(under_way.where(JobProblem.id == job_problem_id)) is not None
 
 
 def listing(

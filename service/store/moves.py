@@ -6,6 +6,7 @@ all in the caller's transaction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -46,22 +47,42 @@ def transition(
     """Moves `obj` and sets `columns` with it. IllegalTransition if the table has no such move; Conflict if
     the row was moved by another process since it was read. `reason` is the event's; what the row shall
     say is among the columns."""
+    transition_all(s, [obj], to, reason, columns=columns, data=data, at=at)
+
+
+def transition_all(
+    s: Session,
+    objs: Sequence[Moving],
+    to: Word,
+    reason: Word | str | None = None,
+    *,
+    columns: dict[str, Any] | None = None,
+    data: Json | None = None,
+    at: datetime | None = None,
+) -> None:
+    """As `transition`, for rows of one kind and state that are given the same columns, in one statement."""
+    if not objs:
+        return
     columns = columns or {}
-    model = type(obj)
+    model = type(objs[0])
     kind = _KINDS[model]
-    source: Word = obj.state
+    source: Word = objs[0].state
     after = TABLES[kind.value][source]
     if to not in after:
-        raise IllegalTransition(kind.value.replace("_", " "), obj.id, source, to, tuple(map(str, after)))
+        raise IllegalTransition(kind.value.replace("_", " "), objs[0].id, source, to, tuple(map(str, after)))
     at = at if at is not None else clock.now(s)
     s.flush()
-    statement = update(model).where(model.id == obj.id, model.state == source).values(state=to, **columns)
-    if changed(s, statement) != 1:
-        raise Conflict(f"{kind} {obj.id} is not {source} any more.")
-    set_committed_value(obj, "state", to)
-    for name, value in columns.items():
-        set_committed_value(obj, name, value)
-    _tell(s, obj, kind, source, reason, data, at)
+    ids = [obj.id for obj in objs]
+    which = model.id == ids[0] if len(ids) == 1 else model.id.in_(ids)
+    statement = update(model).where(which, model.state == source).values(state=to, **columns)
+    if changed(s, statement) != len(ids):
+        told = ", ".join(map(str, ids))
+        raise Conflict(f"{kind} {told} {'is' if len(ids) == 1 else 'are'} not {source} any more.")
+    for obj in objs:
+        set_committed_value(obj, "state", to)
+        for name, value in columns.items():
+            set_committed_value(obj, name, value)
+        _tell(s, obj, kind, source, reason, data, at)
 
 
 def born(s: Session, obj: Moving, *, data: Json | None = None, at: datetime | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, and_, func, select, update
 from sqlalchemy.orm import Session, undefer
 
 from . import claims, clock, devices, ends, jobs, moves, shares, waiting
@@ -89,7 +89,7 @@ def device_s(s: Session, job_problem_id: int) -> float:
 
 def waits(s: Session, device_key: str) -> bool:
     """Whether claim would find something; cheap, for a read session."""
-    return devices.in_service(s, device_key) and bool(s.scalar(select(_waiting(device_key).exists())))
+    return bool(s.scalar(select(and_(_waiting(device_key).exists(), devices.serving(device_key)))))
 
 
 def claim(s: Session, owner: str, device_key: str, lease_s: float) -> RaceClaim | None:

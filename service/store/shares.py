@@ -193,6 +193,13 @@ def settle(s: Session, queue: str, job_id: int, used_s: float | None, *, usual: 
     usually does. `usual`: others that are under way will take about as long. The last write of a
     transaction but its events."""
     token_id = s.scalar(select(Job.token_id).where(Job.id == job_id))
+    charge(s, queue, job_id, token_id, used_s, usual=usual)
+
+
+def charge(
+    s: Session, queue: str, job_id: int, token_id: int | None, used_s: float | None, *, usual: bool = True
+) -> None:
+    """`settle`, of a job whose token is known."""
     now = clock.now(s)
     token = _token(token_id)
     used = USUAL_S if used_s is None else max(0.0, used_s)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select, update
 
 from bench import throughput
 from bench.replay import family
@@ -30,6 +31,7 @@ from service.store import devices, jobs, releases, trials
 from service.store.database import Database
 from service.store.enums import TrialState, WorkerKind
 from service.store.errors import StoreError
+from service.store.models import Trial
 from service.store.records import DeviceRecord
 from worker import measuring
 from worker.errors import DeviceMismatchError
@@ -42,7 +44,7 @@ class Desk:
     """The loops of a replayed run in this process."""
 
     def __init__(self, db: Database, home: Path) -> None:
-        self.db = db
+        self.db, self.folder = db, home
         settings = Settings(home=home, database_url="sqlite:////nowhere.db")
         cpu = replayed_cpu()
         described = {**device_of(cpu).to_json(), **MARK}
@@ -65,6 +67,9 @@ class Desk:
             "budget": {"trials": count},
         }
         return submit(self.db, body)[0].id
+
+    def held(self, job_id: int) -> int:
+        return self.states(job_id).count(TrialState.MEASURING)
 
     def states(self, job_id: int) -> list[TrialState]:
         with self.db.read() as s:
@@ -155,6 +160,81 @@ def test_the_next_trial_runs_while_the_last_result_is_written(
     )
 
 
+def _eight_compiled(desk: Desk) -> int:
+    job_id = desk.submit(8)
+    while desk.states(job_id).count(TrialState.COMPILED) < 8:
+        desk.search.step()
+        desk.compiler.step()
+    return job_id
+
+
+def test_the_next_batch_is_claimed_while_the_last_trial_of_this_one_runs(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = _eight_compiled(desk)
+    monkeypatch.setattr(measuring, "LONG_TURN_S", 600.0)
+    monkeypatch.setattr(desk.measurer, "_gate", SharedGate(HostGate(desk.folder, "quiet")))
+    trial, seen = ReplaySession.trial, []
+
+    def note(*args: Any, **more: Any) -> Any:
+        seen.append(1)
+        if len(seen) == measuring.MOST_CLAIMS:
+            _until(lambda: desk.held(job_id) > measuring.MOST_CLAIMS)
+        return trial(*args, **more)
+
+    monkeypatch.setattr(ReplaySession, "trial", note)
+    assert desk.measurer.step()
+    ended = desk.states(job_id)
+    assert len(seen) == 8 == ended.count(TrialState.MEASURED) + ended.count(TrialState.CULLED)
+
+
+def test_what_was_claimed_ahead_is_renewed_and_goes_back_unharmed_at_a_stop(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopper:
+        stopping = False
+
+    job_id = _eight_compiled(desk)
+    stopper = desk.measurer.stopper = Stopper()
+    trial, seen = ReplaySession.trial, []
+
+    def stop_at_the_last(*args: Any, **more: Any) -> Any:
+        seen.append(1)
+        if len(seen) == measuring.MOST_CLAIMS:
+            _until(lambda: desk.held(job_id) == measuring.MOST_CLAIMS + 1)
+            with desk.db.begin() as s:
+                s.execute(update(Trial).values(lease_expires_at=func.datetime("2000-01-01")))
+            desk.keeper._renew()
+            with desk.db.begin() as s:
+                assert trials.expire(s) == []
+            stopper.stopping = True
+        return trial(*args, **more)
+
+    monkeypatch.setattr(ReplaySession, "trial", stop_at_the_last)
+    assert desk.measurer.step()
+    assert desk.states(job_id).count(TrialState.COMPILED) == 5
+    with desk.db.read() as s:
+        assert set(s.execute(select(Trial.lease_owner, Trial.losses))) == {(None, 0)}
+    stopper.stopping = False
+    assert desk.measurer.step()
+    assert desk.held(job_id) == 0
+
+
+def test_a_turn_ends_where_somebody_else_wants_the_host(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = _eight_compiled(desk)
+    monkeypatch.setattr(measuring, "TURN_S", 0.0)
+    monkeypatch.setattr(SharedGate, "wanted", lambda _self: True)
+    assert desk.measurer.step()
+    assert desk.states(job_id).count(TrialState.COMPILED) == 4
+
+
+def _until(so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_result_that_cannot_be_written_is_told_and_the_work_given_back(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,3 +273,5 @@ def test_the_bench_measures_a_cluster() -> None:
     assert (figures["search_share"] or 0) > 0
     assert set(row["cpu_ms_per_trial"]) == {"api", "search", "compile", "measure", "postgres", "valkey"}
     assert all(value > 0 for value in row["cpu_ms_per_trial"].values())
+    assert set(row["statements_per_trial"]) == {"api", "search", "compile", "measure"}
+    assert 0 < sum(row["statements_per_trial"].values()) < 120

@@ -186,6 +186,25 @@ def test_a_batch_ends_where_a_race_is_next(database: Database) -> None:
     assert [claim.job_id for claim in device.claim(4)] == [other]
 
 
+def test_nothing_is_claimed_ahead_when_it_is_a_races_turn(database: Database) -> None:
+    with database.begin() as s:
+        add_device(s)
+        racer, _ = running_job(s, 1)
+        trials_of, _ = running_job(s, 8)
+        compile_all(s, count=9)
+        row = jobs.problems(s, racer)[0]
+        claims = trials.claim_measure(s, "w", DEVICE, 1, 60, ahead=True)
+        assert len(claims) == 1
+        races.create(s, row.id, [NewEntrant("baseline", EntrantRole.BASELINE, None)], POLICY, 7)
+        # the racer's own trial is under way, so the other's come first
+        owners = {one.job_id for one in trials.claim_measure(s, "w", DEVICE, 2, 60, ahead=True)}
+        assert owners == {trials_of}
+        # two of the other's are under way, one of the racer's: its race is next
+        assert trials.claim_measure(s, "w", DEVICE, 4, 60, ahead=True) == []
+        assert races.claim(s, "w", DEVICE, 60) is not None
+        assert len(trials.claim_measure(s, "w", DEVICE, 4, 60, ahead=True)) == 4
+
+
 def test_compiles_and_runs_in_the_emulator_are_shared_too(database: Database, two: tuple[int, int]) -> None:
     with database.begin() as s:
         many = {running_job(s, 20, token_id=two[0])[0] for _ in range(5)}

@@ -99,3 +99,7 @@ class SharedGate:
     def shared(self, timeout_s: float | None = None) -> Iterator[None]:
         with self._gate.shared(timeout_s):
             yield
+
+    def wanted(self) -> bool:
+        """Whether somebody waits for the host."""
+        return self._gate.wanted()
