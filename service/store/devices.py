@@ -80,7 +80,9 @@ def is_connected(s: Session, key: str) -> bool:
 
 def described(s: Session, keys: Collection[str]) -> dict[str, dict[str, Any]]:
     """What is known of these devices, of those that anybody described."""
-    rows = s.execute(select(Device.key, Device.data).where(Device.key.in_(keys))) if keys else []
+    if not keys:
+        return {}
+    rows = s.execute(select(Device.key, Device.data).where(Device.key.in_(keys)))
     return {row.key: row.data for row in rows}
 
 
