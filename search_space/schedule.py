@@ -69,6 +69,10 @@ class Schedule:
         return (self.family, self.groups) == (other.family, other.groups) and self._types() == other._types()
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.family, self.groups))
 
     def _types(self) -> list[type]:
@@ -97,21 +101,21 @@ class Schedule:
 
     def integer(self, name: str) -> int:
         """The value of a whole-number parameter."""
-        value = self[name]
-        if isinstance(value, bool) or not isinstance(value, int):
+        value = self._by_name[name]
+        if type(value) is not int:
             raise TypeError(f"{name} = {value!r} is not a whole number")
         return value
 
     def text(self, name: str) -> str:
         """The value of a named-choice parameter."""
-        value = self[name]
+        value = self._by_name[name]
         if not isinstance(value, str):
             raise TypeError(f"{name} = {value!r} is not a name")
         return value
 
     def flag(self, name: str) -> bool:
         """The value of an on-off parameter."""
-        value = self[name]
+        value = self._by_name[name]
         if not isinstance(value, bool):
             raise TypeError(f"{name} = {value!r} is not on or off")
         return value

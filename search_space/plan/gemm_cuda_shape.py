@@ -7,6 +7,7 @@ product with A and B exchanged, its bias along the rows. The families work on th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rooftile.problem import DTYPE_BITS, Gemm, Problem
 from rooftile.problem.gemm_fields import ScaleSpec
@@ -62,6 +63,7 @@ class Shape:
     residual: bool
 
     @classmethod
+    @lru_cache(maxsize=256)  # a search judges thousands of schedules of one problem
     def of(cls, problem: Problem) -> Shape:
         """The orientation of a problem that the family supports."""
         assert isinstance(problem, Gemm)

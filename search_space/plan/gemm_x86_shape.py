@@ -9,6 +9,7 @@ problem.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rooftile.problem import Gemm, Problem
 
@@ -36,6 +37,7 @@ class Shape:
     residual: bool
 
     @classmethod
+    @lru_cache(maxsize=256)  # a search judges thousands of schedules of one problem
     def of(cls, problem: Problem) -> Shape:
         """The orientation of a problem that the family supports."""
         assert isinstance(problem, Gemm)

@@ -25,7 +25,8 @@ class Batch:
         self.proposals: list[Proposal] = []
         self._n = ask.n
         self._before = len(ask.done) + len(ask.in_flight)
-        self._taken = {row.key for row in chain(ask.done, ask.in_flight)} | ask.skip
+        self._taken = {row.schedule for row in chain(ask.done, ask.in_flight)}
+        self._skip = ask.skip
 
     @property
     def full(self) -> bool:
@@ -40,8 +41,8 @@ class Batch:
         """Trials of the search so far, with this batch."""
         return self._before + len(self.proposals)
 
-    def is_free(self, key: str) -> bool:
-        return key not in self._taken
+    def is_free(self, schedule: Schedule) -> bool:
+        return schedule not in self._taken and not (self._skip and schedule.key in self._skip)
 
     def pick(self, family: FamilySearch, schedules: Iterable[Schedule]) -> Schedule | None:
         """The first free one that is not beside another of this batch; else the first free one."""
@@ -54,7 +55,7 @@ class Batch:
         second: Schedule | None = None
         tries = 0
         for schedule in schedules:
-            if not self.is_free(schedule.key):
+            if not self.is_free(schedule):
                 continue
             codes = family.coding.encode(schedule.values())
             if codes is None or all(family.coding.distance(codes, other) >= APART for other in others):
@@ -66,5 +67,5 @@ class Batch:
         return second
 
     def add(self, family: FamilySearch, schedule: Schedule, source: ProposalSource) -> None:
-        self._taken.add(schedule.key)
+        self._taken.add(schedule)
         self.proposals.append(Proposal(schedule, source, family.ground.predict(schedule)))

@@ -8,7 +8,7 @@ search; rows in the database hold the values, so choices may come and go between
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from search_space.schedule import Value
 
@@ -24,9 +24,14 @@ class Axis:
     live: frozenset[int]
     """Codes of the choices the space has now; the others appear in old rows only."""
     ordered: bool
+    _codes: dict[tuple[type, Value], int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        codes = {(type(choice), choice): code for code, choice in enumerate(self.choices)}
+        object.__setattr__(self, "_codes", codes)
 
     def code(self, value: Value) -> int | None:
-        return _find(self.choices, value)
+        return self._codes.get((type(value), value))
 
 
 def _find(choices: Sequence[Value], value: Value) -> int | None:
@@ -50,12 +55,14 @@ class Coding:
         A parameter that the space no longer has is left out; one with a single value cannot vary.
         """
         axes = []
-        rows = list(seen)
+        values: dict[str, dict[tuple[type, Value], Value]] = {name: {} for name in live}
+        for row in seen:
+            for name, value in row.items():
+                if name in values:
+                    values[name].setdefault((type(value), value), value)
         for name, choices in live.items():
             union = list(choices)
-            for row in rows:
-                if name in row and _find(union, row[name]) is None:
-                    union.append(row[name])
+            union += [value for value in values[name].values() if _find(choices, value) is None]
             if len(union) < 2:
                 continue
             numbers = [c for c in union if isinstance(c, int) and not isinstance(c, bool)]
@@ -71,7 +78,8 @@ class Coding:
         """The codes of a schedule's values; None for a row without one of the parameters."""
         codes = []
         for axis in self.axes:
-            code = axis.code(values[axis.name]) if axis.name in values else None
+            value = values.get(axis.name)
+            code = None if value is None else axis.code(value)
             if code is None:
                 return None
             codes.append(code)

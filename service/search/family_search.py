@@ -5,8 +5,10 @@ All of it follows from the question alone and only saves time: a new process mak
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,14 +19,37 @@ from service.search.coding import Codes, Coding
 from service.search.ground import Ground
 from service.search.start import by_model
 from service.search.surrogate import Metric, Point, Surrogate, Weights, fit
-from service.search.tpe import Tpe
+from service.search.tpe import Tpe, seed_of
 
 # The surrogate's weights are fitted anew with every so many rows, to the rows up to there: so they do not
-# depend on when they were asked for.
+# depend on when they were asked for. Many rows change them little.
 REFIT_EVERY = 8
+REFIT_LATER, LATER = 32, 64
 SURROGATE_ROWS = 160
 TIMED_LEAST = 8
 POINTS_KEPT = 20_000
+# Streams of neighbours; a batch looks around three schedules, which seldom change.
+STREAMS_KEPT = 12
+# Of schedules drawn by chance a batch looks at some of so many; drawn anew after so many trials.
+DRAWN, DRAWN_FOR = 256, 128
+DRAWN_STRIDE = 2
+
+
+class _Stream:
+    """What an iterator gives, drawn once, as far as somebody looked."""
+
+    def __init__(self, source: Iterator[Schedule]) -> None:
+        self._drawn: list[Schedule] = []
+        self._source = source
+
+    def __iter__(self) -> Iterator[Schedule]:
+        for index in itertools.count():
+            if index == len(self._drawn):
+                fresh = next(self._source, None)
+                if fresh is None:
+                    return
+                self._drawn.append(fresh)
+            yield self._drawn[index]
 
 
 @dataclass
@@ -41,7 +66,9 @@ class FamilySearch:
     metric: Metric = field(init=False)
     _model: list[Schedule] | None = field(default=None, init=False)
     _encoded: dict[str, Codes | None] = field(default_factory=dict, init=False)
-    _points: dict[str, Point] = field(default_factory=dict, init=False)
+    _points: dict[Schedule, Point] = field(default_factory=dict, init=False)
+    _streams: OrderedDict[str, _Stream] = field(default_factory=OrderedDict, init=False)
+    _drawn: tuple[int, list[Schedule]] | None = field(default=None, init=False)
     _weights: tuple[int, Weights] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +90,32 @@ class FamilySearch:
         self.tpe = Tpe(self.coding)
         self._encoded.clear()
         self._points.clear()
+        self._streams.clear()
+        self._drawn = None
         self.ground.forget()
+
+    # ------------------------------------------------------------ candidates
+
+    def near(self, base: Schedule) -> Iterable[Schedule]:
+        """Legal schedules around one, from near to far, always in the same order: drawn as far as somebody
+        looked, and kept. An old row may hold choices that are gone; the nearest of today's are as good."""
+        stream = self._streams.pop(base.key, None)
+        if stream is None:
+            values = self.ground.nearest(base.values())
+            stream = _Stream(self.ground.around(values, random.Random(seed_of(self.seed, base.key))))
+        self._streams[base.key] = stream
+        if len(self._streams) > STREAMS_KEPT:
+            self._streams.popitem(last=False)
+        return stream
+
+    def drawn(self, before: int) -> list[Schedule]:
+        """Legal schedules from all over the space, for a search with so many trials behind it."""
+        turn = before // DRAWN_FOR
+        if self._drawn is None or self._drawn[0] != turn:
+            rng = random.Random(seed_of(self.seed, "drawn", turn))
+            found = itertools.islice(self.ground.some(rng, DRAWN_STRIDE), DRAWN)
+            self._drawn = (turn, list(dict.fromkeys(found)))
+        return self._drawn[1]
 
     # ------------------------------------------------------------ codes
 
@@ -82,16 +134,16 @@ class FamilySearch:
         """Codes of a row given to `encode`; None where it lacks a parameter."""
         return self._encoded[row.key]
 
-    def point(self, schedule: Schedule, key: str) -> Point | None:
+    def point(self, schedule: Schedule) -> Point | None:
         """What the surrogate sees of a schedule."""
-        known = self._points.get(key)
+        known = self._points.get(schedule)
         if known is None:
             codes = self.coding.encode(schedule.values())
             if codes is None:
                 return None
             if len(self._points) > POINTS_KEPT:
                 self._points.clear()
-            known = self._points[key] = Point(codes, self._log_predicted(schedule))
+            known = self._points[schedule] = Point(codes, self._log_predicted(schedule))
         return known
 
     def _log_predicted(self, schedule: Schedule) -> float:
@@ -119,15 +171,14 @@ class FamilySearch:
         """From rows given to `encode`; None while too few have a time, or nothing varies."""
         if not self.coding.axes or sum(log_time(row.time_us) is not None for row in done) < TIMED_LEAST:
             return None
-        upto = len(done) // REFIT_EVERY * REFIT_EVERY
+        every = REFIT_EVERY if len(done) < LATER else REFIT_LATER
+        upto = len(done) // every * every
         if self._weights is None or self._weights[0] != upto:
             points, times = self._taught(done[:upto] if upto >= TIMED_LEAST else done)
             self._weights = (upto, fit(self.metric, points, times, self.seed % 2**32))
         points, times = self._taught(done)
-        known = Surrogate(self.metric, self._weights[1], points, times)
-        flying = [p for row in in_flight if (p := self.point(row.schedule, row.key)) is not None]
-        known.believe(flying)
-        return known
+        flying = [p for row in in_flight if (p := self.point(row.schedule)) is not None]
+        return Surrogate(self.metric, self._weights[1], points, times, flying)
 
     def _taught(self, done: Sequence[Tried]) -> tuple[list[Point], list[float]]:
         """The best and the latest rows; a failure counts as the slowest time there was."""
@@ -140,7 +191,7 @@ class FamilySearch:
         worst = max((log for _, log in rows if log is not None), default=0.0)
         points, times = [], []
         for row, log in rows:
-            point = self.point(row.schedule, row.key)
+            point = self.point(row.schedule)
             if point is not None:
                 points.append(point)
                 times.append(worst if log is None else log)

@@ -21,7 +21,11 @@ PAIRS = 0.3
 STRIDE = 6
 STUCK_MOST = 2000
 KNOWN_MOST = 20_000
-"""Schedules kept with their judgement, some 2 KB each."""
+"""Points kept with their judgement; the schedule of a legal one has some 2 KB."""
+
+Place = tuple[int, ...]
+"""A point of the space: where each parameter's value stands among its choices. A search handles hundreds for
+each schedule that it proposes, and most are not legal."""
 
 
 class Ground:
@@ -43,17 +47,30 @@ class Ground:
         self.limited = any(len(self.choices[p.name]) < len(p.choices) for p in self.parameters)
         self.barren = not all(self.choices.values())
         """The limits leave a parameter without any choice."""
-        self._layout = [(g, sorted(p.name for p in self.parameters if p.group == g)) for g in GROUPS]
-        self._known: dict[tuple[object, ...], tuple[Schedule, bool]] = {}
+        self._names = list(self.choices)
+        self._find = [{(type(c), c): i for i, c in enumerate(choices)} for choices in self.choices.values()]
+        self._pairs = [[(name, c) for c in choices] for name, choices in self.choices.items()]
+        at = {name: i for i, name in enumerate(self._names)}
+        self._layout = [
+            (g, [at[name] for name in sorted(p.name for p in self.parameters if p.group == g)])
+            for g in GROUPS
+        ]
+        self._ordered = [
+            all(isinstance(c, int) and not isinstance(c, bool) for c in choices)
+            for choices in self.choices.values()
+        ]
+        self._known: dict[Place, Schedule | None] = {}
         self._starts: list[Schedule] | None = None
         self._legal_share: float | None = None
 
     def make(self, values: Mapping[str, Value]) -> Schedule:
-        """The schedule of these values, each a choice of its parameter; made once and kept for a while."""
-        return self._judged(values)[0]
+        """The schedule of these values, each a choice of its parameter."""
+        place = self._place(values)
+        assert place is not None
+        return self._made(place)
 
     def forget(self) -> None:
-        """Let go of the schedules that were judged."""
+        """Let go of the points that were judged."""
         self._known.clear()
 
     def legal(self, schedule: Schedule) -> bool:
@@ -61,31 +78,36 @@ class Ground:
         values = schedule.values()
         if schedule.family != self.family.name or values.keys() != self.choices.keys():
             return False
-        if not all(_has(self.choices[name], value) for name, value in values.items()):
-            return False
-        return self._judged(values)[1]
+        place = self._place(values)
+        return place is not None and self._sound(place) is not None
 
-    def _sound(self, values: Mapping[str, Value]) -> Schedule | None:
-        """The schedule of choices there are, where it breaks no rule."""
-        schedule, sound = self._judged(values)
-        return schedule if sound else None
+    def _place(self, values: Mapping[str, Value]) -> Place | None:
+        """Where these values stand; None where one is no choice. By type too: 1 == True."""
+        found = [
+            find.get((type(value := values[name]), value))
+            for name, find in zip(self._names, self._find, strict=True)
+        ]
+        place = tuple(i for i in found if i is not None)
+        return place if len(place) == len(found) else None
 
-    def _judged(self, values: Mapping[str, Value]) -> tuple[Schedule, bool]:
-        """The schedule, and whether it breaks no rule. A search meets the neighbours of its best again and
+    def _made(self, place: Place) -> Schedule:
+        """As Schedule.of would, but for the checks of names and values, which are the parameters' own."""
+        pairs = [mine[i] for mine, i in zip(self._pairs, place, strict=True)]
+        groups = tuple([(g, tuple([pairs[i] for i in of_group])) for g, of_group in self._layout])
+        return Schedule(self.family.name, groups)
+
+    def _sound(self, place: Place) -> Schedule | None:
+        """The schedule there, where it breaks no rule. A search meets the neighbours of its best again and
         again, and making and judging one takes longer than finding it here."""
-        point = tuple(values[name] for name in self.choices)
-        point += tuple(type(value).__name__ for value in point)  # 1 == True
-        known = self._known.get(point)
-        if known is None:
-            # as Schedule.of would, but for the checks of names and values, which are the parameters' own
-            groups = tuple(
-                [(g, tuple([(name, values[name]) for name in names])) for g, names in self._layout]
-            )
-            schedule = Schedule(self.family.name, groups)
-            known = schedule, not self.family.check(self.problem, self.device, schedule)
-            if len(self._known) >= KNOWN_MOST:
-                self._known.clear()
-            self._known[point] = known
+        try:
+            return self._known[place]
+        except KeyError:
+            pass
+        schedule = self._made(place)
+        known = None if self.family.check(self.problem, self.device, schedule) else schedule
+        if len(self._known) >= KNOWN_MOST:
+            self._known.clear()
+        self._known[place] = known
         return known
 
     def predict(self, schedule: Schedule) -> float:
@@ -135,24 +157,27 @@ class Ground:
         """Legal schedules, each a step or two from the one before, now and then from a start again; no end
         but where no step is legal. A tenth of the cost of drawing where few points are legal."""
         starts = self.known()
-        names = [name for name, choices in self.choices.items() if len(choices) > 1]
-        if not starts or not names:
+        movable = [i for i, pairs in enumerate(self._pairs) if len(pairs) > 1]
+        if not starts or not movable:
             yield from starts
             return
+        places = [place for s in starts if (place := self._place(s.values())) is not None]
         stuck = 0
         while stuck < STUCK_MOST:
-            values = rng.choice(starts).values()
+            place = rng.choice(places)
             for _ in range(WALK):
                 stuck += 1
-                moved = dict(values)
-                for name in rng.sample(names, min(len(names), 1 + (rng.random() < PAIRS))):
-                    moved[name] = rng.choice(self.choices[name])
-                if (schedule := self._sound(moved)) is not None:
-                    values, stuck = moved, 0
+                moved = list(place)
+                for _ in range(1 + (rng.random() < PAIRS)):
+                    i = rng.choice(movable)
+                    moved[i] = rng.randrange(len(self._pairs[i]))
+                there = tuple(moved)
+                if (schedule := self._sound(there)) is not None:
+                    place, stuck = there, 0
                     yield schedule
 
-    def _any(self, rng: random.Random) -> dict[str, Value]:
-        return {name: rng.choice(choices) for name, choices in self.choices.items()}
+    def _any(self, rng: random.Random) -> Place:
+        return tuple([rng.randrange(len(pairs)) for pairs in self._pairs])
 
     def dense(self) -> bool:
         """So many points are legal that drawing until one is found is quick."""
@@ -171,53 +196,50 @@ class Ground:
             self._starts = [s for s in found if s is not None]
         return self._starts
 
-    def steps(self, values: Mapping[str, Value]) -> list[tuple[float, str, Value]]:
-        """Every change of one parameter: (how far, name, value). A rank is half a step, a label one."""
-        found: list[tuple[float, str, Value]] = []
-        for name, choices in self.choices.items():
-            here = _find(choices, values[name])
-            ordered = all(isinstance(c, int) and not isinstance(c, bool) for c in choices)
-            for index, choice in enumerate(choices):
-                if index != here:
-                    far = 1.0 if not ordered or here is None else min(2.0, 0.5 * abs(index - here))
-                    found.append((far, name, choice))
-        return found
+    def _steps(self, place: Place) -> list[tuple[float, int, int]]:
+        """Every change of one parameter: (how far, which, to which choice). A rank is half a step, a label
+        one."""
+        return [
+            (min(2.0, 0.5 * abs(to - here)) if self._ordered[which] else 1.0, which, to)
+            for which, here in enumerate(place)
+            for to in range(len(self._pairs[which]))
+            if to != here
+        ]
 
     def around(self, values: Mapping[str, Value], rng: random.Random) -> Iterator[Schedule]:
         """Legal schedules from near to far: every single step by distance, then random pairs and triples.
 
-        `values` itself comes first where it is legal. Equal distances come in random order.
+        `values`, each a choice here, come first where they are legal. Equal distances come in random order.
         """
-        if (start := self._sound(values)) is not None:
+        place = self._place(values)
+        assert place is not None
+        if (start := self._sound(place)) is not None:
             yield start
-        steps = self.steps(values)
+        steps = self._steps(place)
         rng.shuffle(steps)
         steps.sort(key=lambda step: step[0])
-        for _, name, value in steps:
-            if (schedule := self._sound({**values, name: value})) is not None:
+        for _, which, to in steps:
+            if (schedule := self._sound((*place[:which], to, *place[which + 1 :]))) is not None:
                 yield schedule
         if len(steps) < 2:
             return
         for attempt in range(PAIR_TRIES):
-            picked = rng.sample(steps, 2 if attempt % 3 else min(3, len(steps)))
-            moved = {**values, **{name: value for _, name, value in picked}}
-            if (schedule := self._sound(moved)) is not None:
+            moved = list(place)
+            for _, which, to in rng.sample(steps, 2 if attempt % 3 else min(3, len(steps))):
+                moved[which] = to
+            if (schedule := self._sound(tuple(moved))) is not None:
                 yield schedule
 
     def every(self, most: int) -> Iterator[Schedule]:
         """All legal schedules in a fixed order, looking at no more than `most` points: small spaces only."""
-        names = list(self.choices)
-        for values in itertools.islice(itertools.product(*self.choices.values()), most):
-            if (schedule := self._sound(dict(zip(names, values, strict=True)))) is not None:
+        places = itertools.product(*(range(len(pairs)) for pairs in self._pairs))
+        for place in itertools.islice(places, most):
+            if (schedule := self._sound(place)) is not None:
                 yield schedule
 
 
 def _has(choices: Iterable[Value], value: Value) -> bool:
     return any(type(c) is type(value) and c == value for c in choices)
-
-
-def _find(choices: Sequence[Value], value: Value) -> int | None:
-    return next((i for i, c in enumerate(choices) if type(c) is type(value) and c == value), None)
 
 
 def _nearest(choices: Sequence[Value], value: Value | None) -> Value:

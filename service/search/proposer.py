@@ -55,10 +55,11 @@ class Proposer:
         families = self._families(ask)
         batch = Batch(ask)
         for source, family, schedule in self._starts(ask, families):
+            if batch.is_free(schedule) and family.ground.legal(schedule):
+                batch.add(family, schedule, source)
+            # before the next is drawn, for which the cost model may have to rank
             if batch.full or batch.count >= _start_quota(ask):
                 break
-            if batch.is_free(schedule.key) and family.ground.legal(schedule):
-                batch.add(family, schedule, source)
         slots = _slots(ask, families, batch.left, batch.rng)
         for name, count in slots.items():
             explore(ask, families[name], batch, count)
@@ -152,5 +153,5 @@ def _sweep(family: FamilySearch, batch: Batch) -> None:
     for schedule in family.ground.every(EVERY_MOST):
         if batch.full:
             return
-        if batch.is_free(schedule.key):
+        if batch.is_free(schedule):
             batch.add(family, schedule, ProposalSource.RANDOM)

@@ -42,13 +42,12 @@ def fitted(ground: Ground, schedule: Schedule, rng: random.Random) -> Schedule |
 
 def by_model(ground: Ground, coding: Coding, rng: random.Random, scored_most: int) -> list[Schedule]:
     """The cost model's best of so many, fastest first, no two of them close together."""
-    scored: dict[str, tuple[float, str, Schedule]] = {}
+    scored: dict[Schedule, tuple[float, int, Schedule]] = {}
 
     def score(schedules: Iterable[Schedule]) -> None:
         for schedule in schedules:
-            text = schedule.canonical()
-            if text not in scored:
-                scored[text] = (ground.predict(schedule), text, schedule)
+            if schedule not in scored:
+                scored[schedule] = (ground.predict(schedule), len(scored), schedule)
 
     score(ground.known())
     score(itertools.islice(ground.some(rng, 1), scored_most))

@@ -2,7 +2,7 @@
 
 A Gaussian process over the codes of schedules, with one weight a parameter (how much it matters) and one
 for the family's cost model, chosen by marginal likelihood. It ranks candidates by expected improvement.
-Plain numpy: a few milliseconds for a few hundred rows.
+Plain numpy: a few milliseconds for a few hundred rows and candidates, whatever is then chosen of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,11 @@ WEIGHT_LEAST, WEIGHT_MOST = 0.02, 20.0
 NOISE_LEAST, NOISE_MOST = 0.003, 0.5
 # Weights that the data say nothing about stay near 1.
 PRIOR = 0.1
+# Over any square of standard values that is possible with the least noise.
+_ABOVE = 1e8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Point:
     """A schedule as the surrogate sees it."""
 
@@ -43,104 +46,135 @@ class Weights:
 
 
 class Metric:
-    """Distances between points, one for each axis."""
+    """Distances between points, one for each axis: the share of an ordered axis' length, 1 for another label,
+    and the difference of the predictions' logarithms, 2 at most."""
 
     def __init__(self, coding: Coding) -> None:
-        self._spans = [float(len(axis.choices) - 1) if axis.ordered else None for axis in coding.axes]
         self.dimensions = len(coding.axes) + 1
+        spans = [len(axis.choices) - 1 if axis.ordered else 1 for axis in coding.axes]
+        self._scale = 1.0 / np.array([*spans, 1.0])
+        self._labels = [i for i, axis in enumerate(coding.axes) if not axis.ordered]
+        self._most = np.full(self.dimensions, np.inf)
+        self._most[self._labels] = 1.0
+        self._most[-1] = 2.0
 
-    def apart(self, left: Sequence[Point], right: Sequence[Point]) -> Floats:
-        """Shape (axes + 1, left, right): the share of an ordered axis' length, 1 for another label, and the
-        difference of the predictions' logarithms."""
-        a = np.array([p.codes for p in left], dtype=np.float32).reshape(len(left), -1).T
-        b = np.array([p.codes for p in right], dtype=np.float32).reshape(len(right), -1).T
-        found = np.empty((self.dimensions, len(left), len(right)))
-        for axis, span in enumerate(self._spans):
-            difference = np.abs(a[axis][:, None] - b[axis][None, :])
-            found[axis] = difference > 0 if span is None else difference / span
-        one = np.array([p.log_predicted for p in left])
-        other = np.array([p.log_predicted for p in right])
-        found[-1] = np.minimum(np.abs(one[:, None] - other[None, :]), 2.0)
-        return found
+    def place(self, points: Sequence[Point]) -> Floats:
+        """Shape (axes + 1, points)."""
+        rows = [(*point.codes, point.log_predicted) for point in points]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), self.dimensions).T * self._scale[:, None]
+
+    def apart(self, left: Floats, right: Floats) -> Floats:
+        """Shape (axes + 1, left, right)."""
+        return np.stack([self._axis(axis, left, right) for axis in range(self.dimensions)])
+
+    def near(self, weights: Weights, left: Floats, right: Floats) -> Floats:
+        """How much each of the one tells of each of the other, from 0 to 1."""
+        total = np.zeros((left.shape[1], right.shape[1]))
+        for axis, weight in enumerate(weights.axes):
+            one = self._axis(axis, left, right)
+            one *= weight
+            total -= one
+        return np.exp(total, out=total)
+
+    def _axis(self, axis: int, left: Floats, right: Floats) -> Floats:
+        found: Floats = np.subtract.outer(left[axis], right[axis])
+        np.abs(found, out=found)
+        most = self._most[axis]
+        # Codes of labels are whole numbers: 1 at most is 0 for the same and 1 for another.
+        return found if most == np.inf else np.minimum(found, most, out=found)
 
 
 def fit(metric: Metric, points: Sequence[Point], log_times: Sequence[float], seed: int) -> Weights:
     """Weights by a short random search, one at a time: a function of its arguments."""
     rng = np.random.default_rng(seed)
-    apart = metric.apart(points, points)
+    places = metric.place(points)
+    apart = metric.apart(places, places)
     values = _standard(np.array(log_times))[0]
     axes, noise = np.ones(metric.dimensions), 0.05
-    best = _cost(apart, values, axes, noise)
+    far: Floats = np.tensordot(axes, apart, 1)
+    best = _cost(far, values, axes, noise)
     # A cost model may say nothing about this problem: look at that first.
     deaf = axes.copy()
     deaf[-1] = WEIGHT_LEAST
-    if (cost := _cost(apart, values, deaf, noise)) < best:
-        axes, best = deaf, cost
+    without: Floats = far + (WEIGHT_LEAST - 1.0) * apart[-1]
+    if (cost := _cost(without, values, deaf, noise)) < best:
+        axes, far, best = deaf, without, cost
     for step in range(FIT_STEPS):
-        trial, trial_noise = axes.copy(), noise
+        trial, trial_noise, moved = axes.copy(), noise, far
         pick = step % (metric.dimensions + 2)
         if pick == metric.dimensions:
-            trial *= math.exp(0.7 * rng.standard_normal())
+            trial = np.clip(trial * math.exp(0.7 * rng.standard_normal()), WEIGHT_LEAST, WEIGHT_MOST)
+            moved = np.tensordot(trial, apart, 1)
         elif pick == metric.dimensions + 1:
             trial_noise = float(np.clip(noise * math.exp(rng.standard_normal()), NOISE_LEAST, NOISE_MOST))
         else:
-            trial[pick] *= math.exp(1.2 * rng.standard_normal())
-        trial = np.clip(trial, WEIGHT_LEAST, WEIGHT_MOST)
-        cost = _cost(apart, values, trial, trial_noise)
+            weight = trial[pick] * math.exp(1.2 * rng.standard_normal())
+            trial[pick] = np.clip(weight, WEIGHT_LEAST, WEIGHT_MOST)
+            moved = far + (trial[pick] - axes[pick]) * apart[pick]
+        cost = _cost(moved, values, trial, trial_noise)
         if cost < best:
-            axes, noise, best = trial, trial_noise, cost
+            axes, noise, far, best = trial, trial_noise, moved, cost
     return Weights(axes, noise)
 
 
 class Surrogate:
-    """What is known of a search; `believe` adds a point whose time is not known yet."""
+    """What is known of a search: points with their times, and points whose time is not known yet, which are
+    taken to be as fast as the others let expect, so that the next choice is made elsewhere."""
 
     def __init__(
-        self, metric: Metric, weights: Weights, points: Sequence[Point], log_times: Sequence[float]
+        self,
+        metric: Metric,
+        weights: Weights,
+        points: Sequence[Point],
+        log_times: Sequence[float],
+        in_flight: Sequence[Point],
     ) -> None:
-        self._metric = metric
-        self._weights = weights
-        self._points = list(points)
-        self._values, self._mean, self._scale = _standard(np.array(log_times))
-        self._best = float(self._values.min())
-        self._kernel = self._near(self._points, self._points)
-        self._solve()
+        self.metric = metric
+        self.weights = weights
+        values = _standard(np.array(log_times))[0]
+        self.best = float(values.min())
+        self.places = metric.place([*points, *in_flight])
+        kernel = metric.near(weights, self.places, self.places)
+        kernel[np.diag_indices_from(kernel)] += weights.noise
+        self.lower = np.linalg.cholesky(kernel)
+        # Believed times change no expectation, so they add nothing here; they make others more certain.
+        timed = len(points)
+        self.solved = np.zeros(len(kernel))
+        self.solved[:timed] = np.linalg.solve(self.lower[:timed, :timed], values)
 
-    def improvement(self, points: Sequence[Point]) -> Floats:
+    def of(self, points: Sequence[Point]) -> Candidates:
+        """What is expected of these."""
+        return Candidates(self, points)
+
+
+class Candidates:
+    """Points of which some are to be chosen, one after another."""
+
+    def __init__(self, known: Surrogate, points: Sequence[Point]) -> None:
+        self._known = known
+        self._places = known.metric.place(points)
+        near = known.metric.near(known.weights, known.places, self._places)
+        self._across: NDArray[np.floating[Any]] = np.linalg.solve(known.lower, near)
+        self._mean = known.solved @ self._across
+        self._variance = 1.0 + known.weights.noise - (self._across**2).sum(axis=0)
+
+    def improvement(self) -> Floats:
         """Expected improvement over the best so far, in units of the times' spread."""
-        mean, deviation = self._predict(points)
-        z = (self._best - mean) / deviation
+        deviation = np.sqrt(np.maximum(self._variance, 1e-9))
+        z = (self._known.best - self._mean) / deviation
         density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-        below = 0.5 * (1 + np.array([math.erf(one / math.sqrt(2)) for one in z]))
+        below = 0.5 * (1 + np.array([math.erf(one) for one in (z / math.sqrt(2)).tolist()]))
         improvement: Floats = deviation * (z * below + density)
         return improvement
 
-    def believe(self, points: Sequence[Point]) -> None:
-        """Take the expected time of these for theirs, so that the next choice is made elsewhere."""
-        if not points:
-            return
-        mean, _ = self._predict(points)
-        across = self._near(self._points, points)
-        self._kernel = np.block([[self._kernel, across], [across.T, self._near(points, points)]])
-        self._points += points
-        self._values = np.concatenate([self._values, mean])
-        self._solve()
-
-    def _near(self, left: Sequence[Point], right: Sequence[Point]) -> Floats:
-        near: Floats = np.exp(-np.tensordot(self._weights.axes, self._metric.apart(left, right), 1))
-        return near
-
-    def _solve(self) -> None:
-        noise = self._weights.noise * np.eye(len(self._points))
-        self._inverse = np.linalg.inv(np.linalg.cholesky(self._kernel + noise))
-        self._alpha = self._inverse.T @ (self._inverse @ self._values)
-
-    def _predict(self, points: Sequence[Point]) -> tuple[Floats, Floats]:
-        near = self._near(points, self._points)
-        mean: Floats = near @ self._alpha
-        known = self._inverse @ near.T
-        variance = 1 + self._weights.noise - (known**2).sum(axis=0)
-        return mean, np.sqrt(np.maximum(variance, 1e-9))
+    def believe(self, index: int) -> None:
+        """Take the expected time of this one for its time: one row more of the factor."""
+        known = self._known
+        near = known.metric.near(known.weights, self._places[:, index : index + 1], self._places)[0]
+        here = self._across[:, index]
+        row = (near - here @ self._across) / math.sqrt(max(float(self._variance[index]), 1e-9))
+        self._across = np.vstack([self._across, row])
+        self._variance = self._variance - row**2
 
 
 def _standard(values: Floats) -> tuple[Floats, float, float]:
@@ -150,14 +184,19 @@ def _standard(values: Floats) -> tuple[Floats, float, float]:
     return (values - mean) / scale, mean, scale
 
 
-def _cost(apart: Floats, values: Floats, axes: Floats, noise: float) -> float:
+def _cost(far: Floats, values: Floats, axes: Floats, noise: float) -> float:
     """Negative logarithm of the marginal likelihood, with a mild prior on the weights."""
-    kernel: Floats = np.exp(-np.tensordot(axes, apart, 1))
-    kernel[np.diag_indices_from(kernel)] += noise
+    count = len(values)
+    # With the values as one row more, the factor's last row is what they are solved to.
+    kernel = np.empty((count + 1, count + 1))
+    np.exp(-far, out=kernel[:count, :count])
+    kernel[np.diag_indices(count)] += noise
+    kernel[count, :count] = kernel[:count, count] = values
+    kernel[count, count] = _ABOVE
     try:
         lower = np.linalg.cholesky(kernel)
     except np.linalg.LinAlgError:
         return math.inf
-    z = np.linalg.solve(lower, values)
-    fit_and_size = 0.5 * float(z @ z) + float(np.log(np.diag(lower)).sum())
+    z = lower[count, :count]
+    fit_and_size = 0.5 * float(z @ z) + float(np.log(np.diag(lower)[:count]).sum())
     return fit_and_size + PRIOR * float((np.log(axes) ** 2).sum())

@@ -78,15 +78,29 @@ class _Sampler(optuna.samplers.TPESampler):
         return self._known_space
 
 
+class _Whole(IntDistribution):
+    """Not copied with each trial (Optuna copies all that it is given): it never changes."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _Whole:
+        return self
+
+
+class _Label(CategoricalDistribution):
+    """As _Whole."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _Label:
+        return self
+
+
 class Tpe:
     """A study over one coding."""
 
     def __init__(self, coding: Coding) -> None:
         self.coding = coding
         self._distributions: dict[str, BaseDistribution] = {
-            axis.name: IntDistribution(0, len(axis.choices) - 1)
+            axis.name: _Whole(0, len(axis.choices) - 1)
             if axis.ordered
-            else CategoricalDistribution(tuple(range(len(axis.choices))))
+            else _Label(tuple(range(len(axis.choices))))
             for axis in coding.axes
         }
         self._study: optuna.Study | None = None

@@ -1,0 +1,1 @@
+"""Recorded search spaces, as the search is judged on them."""
