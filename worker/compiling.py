@@ -206,7 +206,10 @@ class CompileWorker:
             self._doorbell.ring(Kind.MEASURE, claim.job_id, device_key=claim.device_key)
         if isinstance(outcome, Compiled) and outcome.structure is not None:
             self._doorbell.ring(Kind.EMULATE, claim.job_id)
-        self._doorbell.ring(Kind.SEARCH, claim.job_id)
+        if not isinstance(outcome, Compiled) or claim.device_key is None:
+            # one that goes on to its device is no news to the search; one that was quarantined is seen
+            # with its next sweep
+            self._doorbell.ring(Kind.SEARCH, claim.job_id)
 
 
 def plan_task(claim: CompileClaim, known: Mapping[str, Device]) -> Task | Failed:

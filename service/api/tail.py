@@ -91,7 +91,7 @@ class Tail:
 
     def _look(self) -> bool:
         started_s = time.monotonic()
-        with self._database.read() as s:
+        with self._database.glance() as s:
             if self.seen is None:
                 self.seen, rows = events.latest_id(s), []
             else:

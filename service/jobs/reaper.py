@@ -38,6 +38,7 @@ from service.store.records import WorkerRecord
 _log = structlog.get_logger("rooftile.reaper")
 
 TIDY_EVERY_S = 300.0
+ALARM_EVERY_S = 10.0
 # Without any event of a running job for so long, something that it needs is missing or stuck.
 STALLED_S = 120.0
 STALLED = "stalled"
@@ -54,6 +55,7 @@ class Reaper:
     _first: bool = field(default=True, init=False)
     _next_s: float = field(default=-math.inf, init=False)
     _next_tidy_s: float = field(default=0.0, init=False)
+    _next_alarm_s: float = field(default=-math.inf, init=False)
 
     def reap(self, now_s: float) -> bool:
         """`now_s` is a monotonic clock. True when something was given back or ended."""
@@ -71,7 +73,9 @@ class Reaper:
             return False
         dead = self._dead_workers() if self.one_host else []
         did = self.db.run(lambda s: _reap(s, dead))
-        self.db.run(_alarm)
+        if now_s >= self._next_alarm_s:
+            self._next_alarm_s = now_s + ALARM_EVERY_S
+            self.db.run(_alarm)
         if now_s >= self._next_tidy_s:
             self._next_tidy_s = now_s + TIDY_EVERY_S
             self.db.run(_tidy)

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, null, text
+from sqlalchemy import ColumnElement, DateTime, func, null, text
 from sqlalchemy.orm import Session
 
 _ASKED = "rooftile_clock"
@@ -31,6 +31,14 @@ def now(s: Session) -> datetime:
     moment = moment.astimezone(UTC)
     s.info[_ASKED] = (moment, time.monotonic())
     return moment
+
+
+def moment(s: Session, plus_s: float = 0.0) -> Any:
+    """The time, or one so much later, as a part of a statement: Postgres looks at its clock itself."""
+    later = timedelta(seconds=plus_s)
+    if s.get_bind().dialect.name == "sqlite":
+        return now(s) + later
+    return func.clock_timestamp(type_=DateTime(timezone=True)) + later
 
 
 def column(s: Session) -> ColumnElement[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from sqlalchemy import case, delete, select, update
 from sqlalchemy.orm import Session
 
@@ -30,9 +28,8 @@ def acquire(s: Session, name: str, owner: str, lease_s: float) -> LeaseRecord | 
 
     `owner` names one holder: two loops of one process need two names.
     """
-    # one statement: two would be a third of what a step of a job asks
-    now = clock.now(s)
-    until = now + timedelta(seconds=lease_s)
+    # one statement: each step of a job begins with it
+    now, until = clock.moment(s), clock.moment(s, lease_s)
     mine = (Lease.owner == owner) & (Lease.expires_at > now)
     taken = insert_or(s, Lease).values(name=name, owner=owner, token=1, expires_at=until)
     taken = taken.on_conflict_do_update(
@@ -44,21 +41,21 @@ def acquire(s: Session, name: str, owner: str, lease_s: float) -> LeaseRecord | 
         },
         where=mine | (Lease.expires_at <= now),
     )
-    token = s.scalar(taken.returning(Lease.token))
-    return None if token is None else LeaseRecord(name, owner, token, until)
+    row = s.execute(taken.returning(Lease.token, Lease.expires_at)).one_or_none()
+    return None if row is None else LeaseRecord(name, owner, row.token, row.expires_at)
 
 
 def renew(s: Session, name: str, owner: str, lease_s: float) -> bool:
     """Extends it; False: `owner` does not hold it any more (its time ran out, or another has it)."""
-    now = clock.now(s)
+    now = clock.moment(s)
     held = (Lease.name == name) & (Lease.owner == owner) & (Lease.expires_at > now)
-    return changed(s, update(Lease).where(held).values(expires_at=now + timedelta(seconds=lease_s))) == 1
+    return changed(s, update(Lease).where(held).values(expires_at=clock.moment(s, lease_s))) == 1
 
 
 def release(s: Session, name: str, owner: str) -> bool:
     """Frees it; False if `owner` did not hold it."""
     # the row stays, run out, so that its token goes on growing
-    now = clock.now(s)
+    now = clock.moment(s)
     held = (Lease.name == name) & (Lease.owner == owner) & (Lease.expires_at > now)
     return changed(s, update(Lease).where(held).values(expires_at=now)) == 1
 
