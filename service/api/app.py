@@ -25,6 +25,9 @@ from service.store.database import Database
 from service.store.enums import Scope
 from service.web.app import as_page, mount
 
+STATEMENT_S = 10.0
+"""Whoever asks by HTTP waits no longer for one statement, whatever the environment allows workers."""
+
 
 def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
     """The ASGI application. With `check` the database must answer now (StoreError says what is wrong)."""
@@ -34,6 +37,7 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
         name="rooftile-api",
         pool_size=4,
         max_overflow=REQUEST_THREADS + STREAM_THREADS - 4,
+        statement_s=STATEMENT_S,
     )
     state = AppState(settings=settings, database=database, doorbell=Doorbell(settings))
     if check:
@@ -93,8 +97,7 @@ def _proxies(settings: Settings) -> list[Middleware]:
     """Where a request comes from is what its connection says, unless a person named the proxies before us."""
     if not settings.proxy_networks:
         return []
-    trusted = settings.proxy_networks
-    return [Middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)]  # type: ignore[arg-type]  # uvicorn's types
+    return [Middleware(ProxyHeadersMiddleware, trusted_hosts=settings.proxy_networks)]
 
 
 def _cors(settings: Settings) -> list[Middleware]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import stamina
@@ -63,15 +65,23 @@ class Database:
     """
 
     def __init__(
-        self, url: str, *, name: str = "rooftile", pool_size: int = 2, max_overflow: int = 3
+        self,
+        url: str,
+        *,
+        name: str = "rooftile",
+        pool_size: int = 2,
+        max_overflow: int = 3,
+        statement_s: float = math.inf,
     ) -> None:
         """`url`: sqlite:///FILE or postgresql://...; `name` becomes Postgres' application_name.
 
         Keep pools small: the sum over all processes has to stay below Postgres' max_connections.
-        Limits of time and number come from the environment (limits.py; SettingsError).
+        Limits of time and number come from the environment (limits.py; SettingsError); `statement_s` can
+        only shorten the one of a statement.
         """
         self._url = parse(url)
-        self._limits = limits()
+        allowed = limits()
+        self._limits = replace(allowed, statement_s=min(allowed.statement_s, statement_s))
         self._name = name
         self._pool_size = pool_size
         self._max_overflow = max_overflow

@@ -114,11 +114,19 @@ def make_engine(
         "options": " ".join(f"-c {key}={value}" for key, value in options.items()),
         **_silence(allowed.silence_s),
     }
-    if not pooled:
-        return create_engine(url, connect_args=connect_args, json_serializer=_json_text, **pool)
-    engine = create_engine(
-        url, connect_args=connect_args, json_serializer=_json_text, pool_use_lifo=True, **pool
+    from . import patience  # loads psycopg, which SQLite does without
+
+    if pooled:
+        pool["pool_use_lifo"] = True
+    engine = create_engine(url, connect_args=connect_args, json_serializer=_json_text, **pool)
+    answer_s = allowed.statement_s + patience.SILENT_S if allowed.statement_s else None
+    event.listen(
+        engine,
+        "do_connect",
+        lambda _dialect, _record, args, options: patience.connect(answer_s, *args, **options),
     )
+    if not pooled:
+        return engine
     event.listen(engine, "checkin", _rest)
     event.listen(engine, "checkout", partial(_wake, engine.dialect))
     return engine

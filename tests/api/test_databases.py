@@ -16,10 +16,11 @@ from starlette.testclient import TestClient
 from support.api import ADMIN, CPU, gemm
 
 from bench.chaotic.relay import Relay
+from service.api import app as app_module
 from service.api import tail
 from service.api.app import create_app
 from service.settings import Settings
-from service.store import idempotency, logins, workers
+from service.store import idempotency, logins, patience, workers
 from service.store.enums import Scope, WorkerKind, WorkerState
 
 both = pytest.mark.parametrize("settings", ["sqlite", "postgres"], indirect=True)
@@ -213,6 +214,36 @@ def test_a_postgres_that_holds_its_peace_is_503_at_once(
             assert time.monotonic() - start < 10
             relay.heal()
             _wait_for(lambda: not state.tail.away)
+            _wait_for(lambda: client.get("/v1/jobs", headers=headers).status_code == 200)
+    finally:
+        relay.close()
+
+
+def test_who_asks_a_postgres_that_freezes_gets_503_and_its_thread_is_free_again(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "STATEMENT_S", 1.0)
+    monkeypatch.setattr(patience, "SILENT_S", 0.5)
+    monkeypatch.setattr(tail, "AWAY_S", 600.0)  # only the limit of the statement helps
+    there = make_url(postgres_url)
+    relay = Relay(there.host or "127.0.0.1", there.port or 5432)
+    through = there.set(host="127.0.0.1", port=relay.port("api")).render_as_string(hide_password=False)
+    app = app_module.create_app(Settings(home=tmp_path, database_url=through, token=SecretStr(ADMIN)))
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    ask = {"problem": gemm(), "device": CPU}
+    try:
+        with TestClient(app, base_url="http://127.0.0.1:8417") as client:
+            assert client.get("/v1/jobs", headers=headers).status_code == 200
+            relay.hold()  # takes and acknowledges everything, as a stopped process's kernel does
+            for method, path, body in (("GET", "/v1/jobs", None), ("POST", "/v1/best", ask)):
+                start = time.monotonic()
+                answer = client.request(method, path, headers=headers, json=body)
+                assert answer.status_code == 503, answer.text
+                assert answer.headers["Retry-After"] in ("2", "5")  # the second may know it by the first
+                assert time.monotonic() - start < 20
+            _wait_for(lambda: app.state.rooftile.tail.away)  # the reader of events gave up too
+            relay.heal()
+            _wait_for(lambda: not app.state.rooftile.tail.away)
             _wait_for(lambda: client.get("/v1/jobs", headers=headers).status_code == 200)
     finally:
         relay.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,8 +18,9 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import SettingsError
+from service.store import patience
 from service.store.database import Database
-from service.store.errors import StoreBusy, StoreError
+from service.store.errors import DatabaseUnreachable, StoreBusy, StoreError
 from service.store.limits import Limits, limits
 
 Env = pytest.MonkeyPatch
@@ -138,6 +140,49 @@ def test_a_server_that_takes_connections_and_says_nothing_is_waited_for_so_long_
     thread.join(10)
     for one in taken:
         one.close()
+
+
+def test_a_server_that_is_frozen_is_given_up_and_the_next_connection_works(
+    postgres_url: str, monkeypatch: Env
+) -> None:
+    """Its kernel goes on acknowledging, so no limit of our kernel's holds; it ends no statement itself."""
+    _set(monkeypatch, statement_s=1)
+    monkeypatch.setattr(patience, "SILENT_S", 1.0)
+    with _opened(postgres_url) as database:
+        for of in (database.read, database.begin):
+            with database.read() as s:
+                backend = s.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            _freeze(backend)
+            thaw = threading.Timer(20.0, os.kill, (backend, signal.SIGCONT))  # who waits for ever fails
+            thaw.start()
+            started = time.monotonic()
+            try:
+                with pytest.raises(DatabaseUnreachable, match="no answer came within 2 s"), of() as s:
+                    s.execute(text("SELECT 1"))
+            finally:
+                thaw.cancel()
+                os.kill(backend, signal.SIGCONT)
+            assert 1.5 < time.monotonic() - started < 20
+            with database.read() as s:
+                assert s.execute(text("SELECT pg_backend_pid()")).scalar_one() != backend
+        # one that works is not given up: each statement has its own time
+        with database.read() as s:
+            for _ in range(4):
+                s.execute(text("SELECT pg_sleep(0.7)"))
+
+
+def _freeze(backend: int) -> None:
+    try:
+        os.kill(backend, signal.SIGSTOP)
+    except (ProcessLookupError, PermissionError):
+        pytest.skip("Postgres runs elsewhere, or as somebody else")
+
+
+def test_a_caller_can_only_shorten_a_statement(postgres_url: str, monkeypatch: Env) -> None:
+    for given, wanted in ((7.0, "7s"), (90.0, "30s")):
+        database = Database(postgres_url, name="rooftile-test", statement_s=given)
+        assert _show(database, "statement_timeout") == [wanted]
+        database.close()
 
 
 @pytest.mark.parametrize(
