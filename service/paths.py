@@ -205,6 +205,9 @@ def open_lock_file(path: Path) -> int:
             )
         except FileExistsError:
             continue
+        except FileNotFoundError:  # its folder was removed under a process that runs: a cleaner of /tmp
+            shared_dir(path.parent)
+            continue
         os.fchmod(descriptor, 0o666)  # past the umask
         return descriptor
     raise HomeError(f"The lock file {path} cannot be opened; another program keeps removing it.")

@@ -94,6 +94,7 @@ def _make(folder: Path, postgres: Postgres, valkey: Valkey) -> Cluster:
     broker_relay = Relay("127.0.0.1", valkey.port)
     mark = f"{MARK}={secrets.token_hex(8)}"
     token = secrets.token_hex(16)
+    run = secrets.token_hex(3)  # no two runs share the locks of a host
     api_port = free_port()
     mounts: list[Path] = []
     processes = []
@@ -122,13 +123,12 @@ def _make(folder: Path, postgres: Postgres, valkey: Valkey) -> Cluster:
             "ROOFTILE_BROKER_URL": f"redis://127.0.0.1:{broker_relay.port(name)}/0",
             "ROOFTILE_LEASE_S": str(LEASE_S),
             "ROOFTILE_CACHE_MIB": "16",
-            TEST_HOST: name,
+            TEST_HOST: name + run,
             **dict([mark.split("=")]),
         }
         if kind == "api":
             environment["ROOFTILE_TOKEN"] = token
         processes.append(Process(name, kind, command, environment, home, clock, folder / f"{name}.log"))
-    hosts = [process.name for process in processes]
     return Cluster(
         folder=folder,
         postgres=postgres,
@@ -142,8 +142,8 @@ def _make(folder: Path, postgres: Postgres, valkey: Valkey) -> Cluster:
         token=token,
         mark=mark,
         mounts=mounts,
-        locks=[host_lock_dir() / f"test-{host}" for host in hosts],
-        devices=[alias_key(host) for host in MEASURERS],
+        locks=[host_lock_dir() / f"test-{process.host}" for process in processes],
+        devices=[alias_key(name + run) for name in MEASURERS],
     )
 
 

@@ -35,7 +35,7 @@ def holders(cluster: Cluster) -> list[Process]:
     hosts = {_host(owner) for owner in owners}
     found = []
     for process in cluster.processes:
-        holds = _API in working if process.kind == "api" else process.name in hosts
+        holds = _API in working if process.kind == "api" else process.host in hosts
         if holds and process.pid is not None:
             found.append(process)
     return found

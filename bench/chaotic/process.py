@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.servers.spawn import spawn
+from service.host import VARIABLE
 
 RESTART_S = 0.3
 
@@ -38,6 +39,11 @@ class Process:
     resting: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
     ended_at: float = 0.0
+
+    @property
+    def host(self) -> str:
+        """The host that it takes itself for."""
+        return self.environment[VARIABLE]
 
     @property
     def pid(self) -> int | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
 from service import periods
+from service.bus import HostGate
 from service.errors import DataMissingError, HomeError, SettingsError
 from service.paths import (
     Home,
@@ -137,8 +140,6 @@ def test_packaged_data_is_used_without_a_source_tree(monkeypatch: pytest.MonkeyP
 def test_locks_are_open_to_every_user(tmp_path: Path) -> None:
     folder = shared_dir(tmp_path / "locks")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
-    import os
-
     before = os.umask(0o077)
     try:
         os.close(open_lock_file(folder / "a.lock"))
@@ -147,6 +148,17 @@ def test_locks_are_open_to_every_user(tmp_path: Path) -> None:
     assert stat.S_IMODE((folder / "a.lock").stat().st_mode) == 0o666
     os.close(open_lock_file(folder / "a.lock"))
     assert stat.S_IMODE(host_lock_dir().stat().st_mode) == 0o1777
+
+
+def test_a_lock_folder_that_was_swept_away_is_made_again(tmp_path: Path) -> None:
+    """A cleaner of /tmp removes it under a process that has kept its path."""
+    gate = HostGate(shared_dir(tmp_path / "locks"))
+    with gate.shared():
+        pass
+    shutil.rmtree(tmp_path / "locks")
+    with gate.exclusive():
+        assert gate.measuring()
+    assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
 
 
 def test_a_link_is_no_lock_folder(tmp_path: Path) -> None:
