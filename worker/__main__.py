@@ -18,6 +18,7 @@ from rooftile.errors import RooftileError
 
 from search_space.device import device_of
 from service.bus import Doorbell, HostGate, Kind, Loop, be_child, leave, queue_of, run_loop
+from service.bus.child import stop_at_once
 from service.host import ALIAS, VARIABLE, test_host
 from service.paths import prepare_home
 from service.settings import Settings, process_settings
@@ -238,7 +239,7 @@ def _measure_gpu(settings: Settings, database: Database, home: Path, gpu: LocalG
 def _own(database: Database, keeper: Keeper, key: str, uuid: str | None = None) -> DeviceOwnership:
     """The device, as soon as nobody else has it. SIGTERM ends the waiting, in a container's first process
     too, which would not see it without a handler."""
-    before = signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    before = signal.signal(signal.SIGTERM, stop_at_once)
     try:
         return wait_for_device(database, keeper, key, uuid=uuid)
     except BaseException:

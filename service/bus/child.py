@@ -7,10 +7,17 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import time
+from types import FrameType
 from typing import NoReturn
+
+import structlog
 
 from service.bus.logs import setup_logs
 from service.bus.vigil import VIGIL
+
+_log = structlog.get_logger("rooftile.child")
 
 _PR_SET_PDEATHSIG = 1
 # Set by the supervisor in the environment of its children only: the process they may not outlive.
@@ -28,6 +35,28 @@ def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> Non
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+LAST_S = 9.0
+"""From being told to stop to the end of a process whose end in order hangs. Compose kills after 20 s."""
+
+
+def leave_at_last() -> None:
+    """This process was told to stop, and ends, whatever holds it up: a database that is there and says
+    nothing may do so for long. What it holds is free when its lease runs out."""
+
+    def end() -> None:
+        time.sleep(LAST_S)
+        _log.error(f"not ended in order within {LAST_S:.0f} s of being told to; it ends now")
+        leave(0)
+
+    threading.Thread(target=end, name="last-resort", daemon=True).start()
+
+
+def stop_at_once(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Handler of SIGTERM for a process that has nothing to put in order yet."""
+    leave_at_last()
+    sys.exit(0)
 
 
 def leave(code: int) -> NoReturn:
@@ -49,7 +78,7 @@ def be_child() -> bool:
     VIGIL.start()
     # Until it knows how to end in order, there is nothing to put in order. As a container's first process it
     # would not even see the signal without a handler.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, stop_at_once)
     text = os.environ.pop(PARENT_VARIABLE, None)
     if text is None:
         return False

@@ -12,6 +12,7 @@ from typing import Any
 
 from service.bus.app import make_celery
 from service.bus.broker import warn_of_eviction
+from service.bus.child import leave_at_last
 from service.bus.hostgate import HostGate, interrupt_wait
 from service.bus.loop import Loop
 from service.bus.names import Kind, task_of
@@ -52,6 +53,7 @@ def _on_signals(loop: Loop, leave: Callable[[], None]) -> None:
         if told:
             os._exit(128 + number)
         told = True
+        leave_at_last()
         loop.stop()
         leave()
 

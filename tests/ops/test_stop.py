@@ -15,19 +15,23 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import make_url, select, text, update
 
+from bench.chaotic.process import children_of
+from bench.chaotic.relay import Relay
 from bench.servers.postgres import free_port
 from bench.servers.valkey import Valkey
 from service.jobs.submit import submit
-from service.store import tokens, workers
+from service.store import tokens, trials, workers
 from service.store.database import Database
 from service.store.enums import Scope
 from service.store.models import Lease, Trial
 
 PATIENCE_S = 60.0
 GRACE_S = 10.0
-"""What compose gives a process at least."""
+"""What one takes, at most, where all that it needs is there."""
+STOP_GRACE_S = 20.0
+"""What compose gives a process (stop_grace_period)."""
 
 
 @pytest.fixture
@@ -131,23 +135,32 @@ def test_idle_workers_end_in_order_with_and_without_their_broker(
     assert all(str(line["worker"]).startswith(line["process"]) for line in celerys)
 
 
-def test_what_a_worker_was_doing_is_free_within_a_second(processes: Processes, tmp_path: Path) -> None:
-    """Its compiler takes a minute: what it has claimed can be claimed again long before."""
-    slow = tmp_path / "slow-cc"
+def slow_compiler(folder: Path) -> Path:
+    """One that takes a minute."""
+    slow = folder / "slow-cc"
     slow.write_text(
         '#!/bin/sh\ncase "$*" in *--version*|*-dumpmachine*|*probe*) exec cc "$@";; esac\nsleep 60\n'
     )
     slow.chmod(0o755)
-    search = processes.start("search", "service.search")
-    compiling = processes.start("compile", "worker", "compile", CC=str(slow))
-    processes.start("measure", "worker", "measure", "--device", "alias")
-    processes.wait(lambda: processes.reports("measure"), "measure")
-    body = {
+    return slow
+
+
+def gemm(processes: Processes) -> dict[str, Any]:
+    return {
         "problem": {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"},
         "target": {"arch": _arch(processes)},
         "budget": {"trials": 4},
     }
-    processes.database.run(lambda s: submit(s, body))
+
+
+def test_what_a_worker_was_doing_is_free_within_a_second(processes: Processes, tmp_path: Path) -> None:
+    """Its compiler takes a minute: what it has claimed can be claimed again long before."""
+    slow = slow_compiler(tmp_path)
+    search = processes.start("search", "service.search")
+    compiling = processes.start("compile", "worker", "compile", CC=str(slow))
+    processes.start("measure", "worker", "measure", "--device", "alias")
+    processes.wait(lambda: processes.reports("measure"), "measure")
+    processes.database.run(lambda s: submit(s, gemm(processes)))
     held = lambda: _held(processes.database)  # noqa: E731
     processes.wait(lambda: held() > 0, "a claim")
     time.sleep(0.5)
@@ -158,6 +171,46 @@ def test_what_a_worker_was_doing_is_free_within_a_second(processes: Processes, t
     assert compiling.wait(GRACE_S) == 0
     assert not _children_named("slow-cc")
     end(search)
+
+
+@pytest.mark.parametrize("how", ["refuses", "says nothing"])
+def test_workers_end_while_the_database_is_away(processes: Processes, tmp_path: Path, how: str) -> None:
+    """Also one that is in the midst of a compile, and with a database that took the connection and is silent,
+    which no time limit of its driver ends. What they held comes back when its lease is over."""
+    url = make_url(processes.environment["ROOFTILE_DATABASE_URL"])
+    relay = Relay(url.host or "127.0.0.1", url.port or 5432)
+    through = url.set(host="127.0.0.1", port=relay.port("all")).render_as_string(hide_password=False)
+    processes.environment["ROOFTILE_DATABASE_URL"] = through
+    try:
+        processes.start("search", "service.search")
+        processes.start("compile", "worker", "compile", CC=str(slow_compiler(tmp_path)))
+        processes.start("emulate", "worker", "emulate")
+        processes.start("measure", "worker", "measure", "--device", "alias")
+        for kind in ("search", "compile", "emulate", "measure"):
+            processes.wait(lambda kind=kind: processes.reports(kind), kind)  # type: ignore[misc]
+        processes.database.run(lambda s: submit(s, gemm(processes)))
+        processes.wait(lambda: _held(processes.database) > 0, "a claim")
+        processes.wait(lambda: bool(_children_named("sleep\x0060")), "a compile")
+        below = [pid for one in processes.running for pid in children_of(one.pid)]
+        if how == "says nothing":
+            relay.hold()
+        else:
+            relay.refuse()
+            relay.cut()
+        time.sleep(1.5)  # keepers and sweeps notice
+        for process in processes.running:
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_GRACE_S
+        for process in processes.running:
+            assert process.wait(max(0.0, deadline - time.monotonic())) == 0, processes.logs()
+    finally:
+        relay.close()
+    processes.wait(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in below), "children are gone")
+    assert _held(processes.database) > 0  # nobody could be told
+    with processes.database.begin() as s:
+        s.execute(update(Trial).values(lease_expires_at=text("clock_timestamp() - interval '1 s'")))
+        trials.expire(s)
+    assert _held(processes.database) == 0
 
 
 def test_told_twice_it_ends_at_once(processes: Processes) -> None:

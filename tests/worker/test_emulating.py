@@ -40,6 +40,7 @@ from service.store.enums import (
     VerdictKind,
     WorkerKind,
 )
+from service.store.models import Emulation
 from service.store.records import Compiled, NewTrial, TrialDetail
 from worker.compile import Artifact, compile_kernel
 from worker.emulating import EmulateWorker
@@ -319,6 +320,29 @@ def test_a_cancelled_job_ends_the_run_within_seconds(bench: Any, built: Built) -
     assert found.emulation is not None
     assert found.emulation.state is EmulationState.QUEUED  # for whoever wants it next
     assert not one.worker.step()
+
+
+def test_a_worker_that_is_told_to_stop_gives_its_run_back(bench: Any, built: Built, tmp_path: Path) -> None:
+    """At once, without a loss, and with its process gone."""
+    one: Bench = bench(endless(built.ptx))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROOFTILE_")}
+    url = f"sqlite:///{tmp_path}/rooftile.db"
+    environment = kept | {"ROOFTILE_HOME": str(tmp_path / "other"), "ROOFTILE_DATABASE_URL": url}
+    process = subprocess.Popen([sys.executable, "-m", "worker", "emulate"], env=environment)
+    try:
+        wait_for(lambda: bool(children_of(process.pid)))
+        children = [int(pid) for pid in children_of(process.pid)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: all(not alive(child) for child in children))
+    with one.database.read() as s:
+        run = emulations.of_trial(s, one.trial_id)
+        row = s.get_one(Emulation, run.id) if run is not None else None
+    assert row is not None
+    assert (row.state, row.lease_owner, row.losses, row.attempt) == (EmulationState.QUEUED, None, 0, 1)
 
 
 def test_two_workers_and_one_is_killed_in_the_midst(bench: Any, built: Built, tmp_path: Path) -> None:

@@ -11,18 +11,29 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rooftile.device import local_cpu
 from rooftile.problem import Gemm
 
+from bench.chaotic.process import children_of
 from search_space.device import local_device
 from search_space.registry import get_family
 from service.paths import device_lock_path, open_lock_file
-from service.store import devices, jobs, migrate, trials, workers
+from service.store import artifacts, devices, jobs, migrate, trials, workers
 from service.store.database import Database
-from service.store.enums import JobProblemState, JobState, ProposalSource, TrialState, WorkerKind
-from service.store.records import NewJob, NewJobProblem, NewTrial, ProblemRecord
+from service.store.enums import (
+    ArtifactKind,
+    JobProblemState,
+    JobState,
+    ProposalSource,
+    TrialState,
+    WorkerKind,
+)
+from service.store.models import Trial
+from service.store.records import Compiled, NewJob, NewJobProblem, NewTrial, ProblemRecord
+from worker.compile import compile_pool
 
 PROBLEM = Gemm(4, 96, 96, "f32")
 
@@ -156,6 +167,83 @@ def test_an_emulate_worker_reports_steps_back_and_stops_when_told(
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_measure_worker_that_is_told_to_stop_in_a_trial_gives_it_back(
+    store: Database, environment: dict[str, str], plant: Any
+) -> None:
+    """At once, without a loss, and with the candidate gone, which would have spun for half a minute."""
+    hang = plant({"before": 'if (thread == 0) for (;;) __asm__ volatile("pause");'})
+    environment |= {"ROOFTILE_TEST_HOST": "stopping"}
+    process = start(environment, "measure", "--device", "alias")
+    try:
+
+        def connected() -> list[str]:
+            with store.read() as s:
+                return [device.key for device in devices.connected(s)]
+
+        wait_for("the worker reports", connected)
+        (key,) = connected()
+        trial_id = propose_planted(store, key, hang)
+
+        def candidates() -> list[int]:
+            # below the measuring process, which forks them
+            return [pid for pid in children_of(process.pid)[1:] if burns(pid)]
+
+        wait_for("the candidate spins", candidates)
+        below = children_of(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20.0) == 0
+        wait_for("all of it is gone", lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in below))
+        with store.read() as s:
+            row = s.get_one(Trial, trial_id)
+            assert (row.state, row.lease_owner, row.losses) == (TrialState.COMPILED, None, 0)
+            assert workers.listing(s) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+def propose_planted(store: Database, key: str, built: Any) -> int:
+    """A compiled trial for the device, of a problem so large that a run of it may take long."""
+    big = Gemm(1536, 1536, 1536, "f32")
+    problem = ProblemRecord(big.key, big.layer().key, "gemm", big.title(), big.to_json(), "f32")
+    artifact = built.artifact
+    with store.begin() as s:
+        new = NewJobProblem(problem, key, artifact.arch)
+        policy = {"cache": "cold", "launch": "eager"}
+        job, _ = jobs.create(s, NewJob({}, {"device": key}, policy, "cold-eager", [new]))
+        jobs.move(s, job.id, JobState.RUNNING)
+        (row,) = jobs.problems(s, job.id)
+        jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
+        (trial,) = trials.propose(
+            s, row.id, [NewTrial({"schema": 1}, "0" * 64, "planted_x86", ProposalSource.DEFAULT)]
+        )
+        pool = compile_pool(artifact.arch, home=built.so_path.parents[4])
+        artifacts.put(s, pool.sha256, pool.data, ArtifactKind.POOL, pool.recipe, pool.arch)
+        (claim,) = trials.claim_compile(s, "compiler", 1, 60, [artifact.arch])
+        outcome = Compiled(
+            artifact_sha256=artifact.sha256,
+            artifact_bytes=artifact.data,
+            recipe=artifact.recipe,
+            pool_sha256=pool.sha256,
+            plan=built.plan.to_json(),
+            toolchain=artifact.toolchain,
+            resources={},
+            log="",
+            compile_s=0.1,
+        )
+        assert trials.finish_compile(s, claim.claim_id, outcome)
+    return trial.id
+
+
+def burns(pid: int) -> bool:
+    """Whether it has spent half a second of CPU time in its own code."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return 2 * int(fields[11]) > os.sysconf("SC_CLK_TCK")
 
 
 def said(process: subprocess.Popen[str], seconds: float = 40.0) -> str:
