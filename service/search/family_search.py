@@ -17,7 +17,8 @@ from search_space.schedule import Schedule, Value
 from service.jobs.proposing import Tried
 from service.search.coding import Codes, Coding
 from service.search.ground import Ground
-from service.search.start import by_model
+from service.search.land import Land
+from service.search.start import far_apart
 from service.search.surrogate import Metric, Point, Surrogate, Weights, fit
 from service.search.tpe import Tpe, seed_of
 
@@ -56,15 +57,12 @@ class _Stream:
 class FamilySearch:
     """One family of one search."""
 
-    ground: Ground
-    known: list[Schedule]
-    """Good starts, the default first."""
+    land: Land
     seed: int
-    scored: int
     coding: Coding = field(init=False)
     tpe: Tpe = field(init=False)
     metric: Metric = field(init=False)
-    _model: list[Schedule] | None = field(default=None, init=False)
+    _model: _Stream | None = field(default=None, init=False)
     _encoded: dict[str, Codes | None] = field(default_factory=dict, init=False)
     _points: dict[Schedule, Point] = field(default_factory=dict, init=False)
     _streams: OrderedDict[str, _Stream] = field(default_factory=OrderedDict, init=False)
@@ -78,21 +76,27 @@ class FamilySearch:
     def name(self) -> str:
         return self.ground.family.name
 
-    def ranked(self) -> list[Schedule]:
-        """The cost model's ranking; made when it is first needed, because it costs a second."""
+    @property
+    def ground(self) -> Ground:
+        return self.land.ground
+
+    def ranked(self) -> Iterable[Schedule]:
+        """The best by the cost model, no two close together; it judges when somebody looks."""
         if self._model is None:
-            live = Coding.of(self.ground.choices, [])
-            self._model = by_model(self.ground, live, random.Random(self.seed), self.scored)
+            self._model = _Stream(self._by_model())
         return self._model
 
+    def _by_model(self) -> Iterator[Schedule]:
+        live = Coding.of(self.ground.choices, [])
+        yield from far_apart(self.land.ranked(), live, random.Random(self.seed))
+
     def rest(self) -> None:
-        """Keep what takes a second to find again, and let go of what takes megabytes."""
+        """Let go of what takes megabytes."""
         self.tpe = Tpe(self.coding)
         self._encoded.clear()
         self._points.clear()
         self._streams.clear()
         self._drawn = None
-        self.ground.forget()
 
     # ------------------------------------------------------------ candidates
 

@@ -22,14 +22,15 @@ from service.jobs.proposing import Ask, Proposal
 from service.search.batch import Batch
 from service.search.explore import explore
 from service.search.family_search import FamilySearch, log_time
-from service.search.ground import Ground
-from service.search.start import SCORED, fitted, in_turns, known_starts
+from service.search.land import Land, land_key
+from service.search.start import SCORED, fitted, in_turns
 from service.search.tpe import seed_of
 from service.store.enums import ProposalSource
 
 SEARCHES_KEPT = 256
 SEARCHES_WHOLE = 32
 """Of those that were asked for last all is kept (some MB each), of the others the cost model's ranking."""
+LANDS_KEPT = 64
 START_SHARE = 0.15
 START_LEAST = 4
 OTHER_FAMILIES_SHARE = 0.3
@@ -45,6 +46,7 @@ class Proposer:
         self._scored = scored
         self._blas = ThreadpoolController()
         self._searches: OrderedDict[str, dict[str, FamilySearch]] = OrderedDict()
+        self._lands: OrderedDict[str, Land] = OrderedDict()
 
     def propose(self, ask: Ask) -> list[Proposal]:
         # On matrices this small a second BLAS thread only burns a core.
@@ -77,13 +79,11 @@ class Proposer:
             found = {}
             barren: list[str] = []
             for name in ask.families:
-                ground = Ground(self._lookup(name), ask.problem, ask.device, ask.limits)
-                seed = seed_of(ask.seed, ask.problem.key, name)
-                known = known_starts(ground, random.Random(seed))
-                if known:
-                    found[name] = FamilySearch(ground, known, seed, self._scored)
+                land = self._land(name, ask)
+                if land.known:
+                    found[name] = FamilySearch(land, seed_of(ask.seed, ask.problem.key, name))
                 else:
-                    barren.append(f"{name}: {ground.why_nothing()}")
+                    barren.append(f"{name}: {land.ground.why_nothing()}")
             if not found:
                 raise NoLegalSchedule(f"no legal schedule keeps the limits of the job ({'; '.join(barren)})")
             self._searches[ask.name] = found
@@ -92,10 +92,24 @@ class Proposer:
         self._searches.move_to_end(ask.name)
         if len(self._searches) > SEARCHES_WHOLE:
             # one at a time goes over the edge
-            late = next(itertools.islice(reversed(self._searches.values()), SEARCHES_WHOLE, None))
-            for family in late.values():
+            latest = list(itertools.islice(reversed(self._searches.values()), SEARCHES_WHOLE + 1))
+            walked = {id(family.land) for search in latest[:-1] for family in search.values()}
+            for family in latest[-1].values():
                 family.rest()
+                if id(family.land) not in walked:
+                    family.land.ground.forget()
         return found
+
+    def _land(self, name: str, ask: Ask) -> Land:
+        """That of an earlier search where there was one."""
+        key = land_key(name, ask)
+        land = self._lands.pop(key, None)
+        if land is None:
+            land = Land(self._lookup(name), ask, self._scored)
+        self._lands[key] = land
+        if len(self._lands) > LANDS_KEPT:
+            self._lands.popitem(last=False)
+        return land
 
     def _starts(
         self, ask: Ask, families: dict[str, FamilySearch]
@@ -107,7 +121,7 @@ class Proposer:
         for family in families.values():
             rng = random.Random(family.seed)
             near = [s for t in ask.transfer if (s := fitted(family.ground, t, rng)) is not None]
-            queues.append((family, in_turns(family.known, _Lazy(family), near)))
+            queues.append((family, in_turns(family.land.known, family.ranked(), near)))
         while queues:
             for entry in list(queues):
                 family, queue = entry
@@ -116,17 +130,6 @@ class Proposer:
                     queues.remove(entry)
                 else:
                     yield start[0], family, start[1]
-
-
-class _Lazy(list[Schedule]):
-    """The cost model's ranking, made when the first of it is asked for."""
-
-    def __init__(self, family: FamilySearch) -> None:
-        super().__init__()
-        self._family = family
-
-    def __iter__(self) -> Iterator[Schedule]:
-        return iter(self._family.ranked())
 
 
 def _start_quota(ask: Ask) -> int:

@@ -40,8 +40,8 @@ def fitted(ground: Ground, schedule: Schedule, rng: random.Random) -> Schedule |
     return None if values is None else next(ground.around(values, rng), None)
 
 
-def by_model(ground: Ground, coding: Coding, rng: random.Random, scored_most: int) -> list[Schedule]:
-    """The cost model's best of so many, fastest first, no two of them close together."""
+def by_model(ground: Ground, rng: random.Random, scored_most: int) -> list[Schedule]:
+    """So many random schedules, and what is around the best of them, by the cost model, fastest first."""
     scored: dict[Schedule, tuple[float, int, Schedule]] = {}
 
     def score(schedules: Iterable[Schedule]) -> None:
@@ -53,21 +53,26 @@ def by_model(ground: Ground, coding: Coding, rng: random.Random, scored_most: in
     score(itertools.islice(ground.some(rng, 1), scored_most))
     for _, _, schedule in sorted(scored.values())[:CLIMBED]:
         score(itertools.islice(ground.around(schedule.values(), rng), CLIMB_STEPS))
-    chosen: list[Schedule] = []
-    codes: list[tuple[int, ...]] = []
-    for _, _, schedule in sorted(scored.values()):
-        code = coding.encode(schedule.values())
-        if code is None or any(coding.distance(code, other) < MODEL_APART for other in codes):
+    return [schedule for _, _, schedule in sorted(scored.values())]
+
+
+def far_apart(ranked: Iterable[Schedule], coding: Coding, rng: random.Random) -> Iterator[Schedule]:
+    """The best, and of half of the others, which chance takes, those that are not close to one before."""
+    chosen: list[tuple[int, ...]] = []
+    for schedule in ranked:
+        if chosen and rng.random() < 0.5:
             continue
-        chosen.append(schedule)
-        codes.append(code)
+        code = coding.encode(schedule.values())
+        if code is None or any(coding.distance(code, other) < MODEL_APART for other in chosen):
+            continue
+        yield schedule
+        chosen.append(code)
         if len(chosen) >= MODEL_KEPT:
-            break
-    return chosen
+            return
 
 
 def in_turns(
-    known: Sequence[Schedule], model: Sequence[Schedule], transfer: Sequence[Schedule]
+    known: Sequence[Schedule], model: Iterable[Schedule], transfer: Sequence[Schedule]
 ) -> Iterator[Start]:
     """The default, then one of each kind in turns. A schedule may come twice."""
     if known:

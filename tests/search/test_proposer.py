@@ -18,7 +18,7 @@ from search_space.schedule import Schedule
 from search_space.violation import Violation
 from service.jobs.errors import NoLegalSchedule
 from service.jobs.proposing import Ask, Proposal, Tried
-from service.search import family_search
+from service.search import land as land_module
 from service.search import proposer as proposer_module
 from service.search.ground import Ground
 from service.search.proposer import Proposer
@@ -275,6 +275,22 @@ def test_an_ask_stays_cheap_at_five_hundred_rows(toy_family: ToyFamily) -> None:
     assert min(used) < 0.1
 
 
+def test_a_single_trial_is_the_default_and_nothing_is_ranked_for_it(
+    toy_family: ToyFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(land_module, "by_model", lambda *_: pytest.fail("ranked"))
+    (only,) = Proposer().propose(ask(n=1, trials=1))
+    assert only.schedule == toy_family.default(PROBLEM, CPU)
+
+
+def test_a_job_with_other_limits_shares_nothing(toy_family: ToyFamily) -> None:
+    proposer = Proposer()
+    proposer.propose(ask(name="1", n=8))
+    found = proposer.propose(ask(name="2", n=8, limits={"mr": (6,)}))
+    assert found == Proposer().propose(ask(name="2", n=8, limits={"mr": (6,)}))
+    assert {p.schedule["mr"] for p in found} == {6}
+
+
 def test_tpe_is_taught_a_bounded_number_of_rows_and_enough_good_ones() -> None:
     rows = [Row((i,), float(i % 50) if i % 12 == 0 else None) for i in range(1000)]
     taught = teachable(rows)
@@ -285,18 +301,18 @@ def test_tpe_is_taught_a_bounded_number_of_rows_and_enough_good_ones() -> None:
     assert teachable([Row((0,), math.inf)]) == []
 
 
-def test_many_searches_at_once_rank_once_each_and_answer_as_alone(
+def test_many_searches_at_once_rank_once_and_answer_as_alone(
     toy_family: ToyFamily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposer_module, "SEARCHES_WHOLE", 2)
     ranked: list[str] = []
-    real = family_search.by_model
+    real = land_module.by_model
 
     def by_model(*args: Any) -> list[Schedule]:
         ranked.append("once more")
         return real(*args)
 
-    monkeypatch.setattr(family_search, "by_model", by_model)
+    monkeypatch.setattr(land_module, "by_model", by_model)
     crowd = Proposer(scored=100)
     done: dict[str, list[Tried]] = {str(i): [] for i in range(5)}
     for _ in range(8):
@@ -304,7 +320,7 @@ def test_many_searches_at_once_rank_once_each_and_answer_as_alone(
             question = ask(name=name, seed=int(name), done=tuple(rows), n=4)
             found = crowd.propose(question)
             rows += [tried(p.schedule, true_us(p.schedule)) for p in found]
-    assert len(ranked) == len(done)
+    assert len(ranked) == 1
     whole = [one for one in crowd._searches.values() if one[NAME]._encoded]
     assert len(whole) == 2
     for name, rows in done.items():
