@@ -23,6 +23,7 @@ from support.planted import (
     only_family,
     write_template,
 )
+from support.store import DEVICE, compile_all, measure_all, running_job
 
 from search_space.device import local_device
 from service.bus import Doorbell, HostGate
@@ -386,6 +387,30 @@ def test_a_device_has_one_owner(database: Database) -> None:
         held = leases.holder(s, leases.device_lease(key))
     assert held is not None
     assert held.owner == second.owner
+
+
+def test_who_takes_over_a_device_gives_back_what_the_dead_held(database: Database) -> None:
+    """At once: a trial and a race need not wait until their leases are over."""
+    first = Keeper(database, WorkerKind.MEASURE, DEVICE)
+    second = Keeper(database, WorkerKind.MEASURE, DEVICE)
+    owned = own_device(database, first, DEVICE)
+    with database.begin() as s:
+        job_id, _ = running_job(s, 2)
+        compile_all(s)
+        (timed,) = measure_all(s, [5.0])
+        (claim,) = trials.claim_measure(s, first.owner, DEVICE, 1, 600)
+        (problem,) = jobs.problems(s, job_id)
+        jobs.move_problem(s, problem.id, JobProblemState.RACING)
+        race = races.create(s, problem.id, [NewEntrant("a", EntrantRole.DEFAULT, timed)], POLICY, 1)
+        assert races.claim(s, first.owner, DEVICE, 600) is not None
+    owned.close()  # it died
+    own_device(database, second, DEVICE).close()
+    with database.read() as s:
+        trial, found = trials.get(s, claim.trial_id), races.get(s, race.id)
+    assert trial is not None
+    assert (trial.state, trial.lease_owner) == (TrialState.COMPILED, None)
+    assert found is not None
+    assert found.state is RaceState.QUEUED
 
 
 def test_another_hosts_lease_is_respected(database: Database) -> None:
