@@ -40,28 +40,29 @@ class Asking:
         """The answer as JSON. FieldError, or what is wrong with the database."""
         one = _Waiting(body, question, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
-        if self._task is None:
+        if self._task is None or self._task.done():  # whatever ended it
             self._task = asyncio.create_task(self._work())
         return await one.answer
 
     async def _work(self) -> None:
-        try:
-            while self._waiting:
-                batch = self._waiting[:MOST]
-                del self._waiting[:MOST]
-                try:
-                    answers = await anyio.to_thread.run_sync(self._answer, batch)
-                except Exception as error:  # noqa: BLE001 - it is everybody's who waits for this batch
-                    answers = [error] * len(batch)
-                for one, answer in zip(batch, answers, strict=True):
-                    if one.answer.done():
-                        continue  # who asked went away
-                    if isinstance(answer, Exception):
-                        one.answer.set_exception(answer)
-                    else:
-                        one.answer.set_result(answer)
-        finally:
-            self._task = None  # whatever ended it: who asks next starts another
+        while self._waiting:
+            batch = self._waiting[:MOST]
+            del self._waiting[:MOST]
+            try:
+                answers = await anyio.to_thread.run_sync(self._answer, batch)
+            except asyncio.CancelledError:
+                for one in batch:
+                    one.answer.cancel()  # nobody waits for what will never come
+                raise
+            except Exception as error:  # noqa: BLE001 - it is everybody's who waits for this batch
+                answers = [error] * len(batch)
+            for one, answer in zip(batch, answers, strict=True):
+                if one.answer.done():
+                    continue  # who asked went away
+                if isinstance(answer, Exception):
+                    one.answer.set_exception(answer)
+                else:
+                    one.answer.set_result(answer)
 
     def _answer(self, batch: list[_Waiting]) -> list[bytes | Exception]:
         epoch = self._index.epoch()
