@@ -37,6 +37,7 @@ def main(gate: HostGate | None = None) -> int:
     VIGIL.vital(tidy.start())
     try:
         loop = Loop(worker.step, sweep_s=settings.sweep_s, name="search")
+        worker.stopping = lambda: loop.stopping
         run_loop(loop, settings, [queue_of(Kind.SEARCH)])
     except OperationError as error:
         print(f"rooftile: {error}", file=sys.stderr)

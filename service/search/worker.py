@@ -80,6 +80,8 @@ class SearchWorker:
         self._after = 0
         self._looked_at: dict[int, float] = {}
         self._faults: Counter[int] = Counter()
+        self.stopping: Callable[[], bool] = lambda: False
+        """Asked between jobs: what is left then is seen by whoever goes on, as work that was never begun."""
 
     def step(self) -> bool:
         """True when something moved."""
@@ -117,7 +119,7 @@ class SearchWorker:
         return moved
 
     def _advance_all(self, ids: Sequence[int]) -> list[int]:
-        return [job_id for job_id in ids if self._advance(job_id)]
+        return [job_id for job_id in ids if not self.stopping() and self._advance(job_id)]
 
     def beat(self) -> bool:
         """The heartbeat, called from a thread of its own."""

@@ -271,8 +271,8 @@ def test_an_ask_stays_cheap_at_five_hundred_rows(toy_family: ToyFamily) -> None:
         start = time.process_time()
         assert len(proposer.propose(ask(done=done[:end], n=4, trials=2000))) == 4
         used.append((time.process_time() - start) / 4)
-    # The least, and well over what a quiet machine needs: growth with the rows is meant, not the machine.
-    assert min(used) < 0.1
+    # The least: growth with the rows is meant, not the machine. A quiet one needs 4 ms, a busy one 6.
+    assert min(used) < 0.02
 
 
 def test_a_single_trial_is_the_default_and_nothing_is_ranked_for_it(

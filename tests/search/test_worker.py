@@ -81,6 +81,18 @@ def test_a_fault_of_ours_ends_one_job_and_no_other(db: Database, tmp_path: Path)
     assert row.reason is JobProblemReason.INTERNAL_ERROR
 
 
+def test_told_to_stop_it_begins_no_further_job(db: Database, tmp_path: Path) -> None:
+    ids = [post(db, seed=seed) for seed in range(4)]
+    worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=Proposer(scored=50))
+    worker.stopping = lambda: state(db, ids[1]) is JobState.RUNNING
+    worker.step()
+    assert [state(db, one) for one in ids] == [JobState.RUNNING] * 2 + [JobState.QUEUED] * 2
+    worker.stopping = lambda: False
+    # whoever goes on sees the others
+    SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=Proposer(scored=50)).step()
+    assert [state(db, one) for one in ids] == [JobState.RUNNING] * 4
+
+
 class _Starved(Proposer):
     """Its host is short of memory for a while."""
 
