@@ -48,7 +48,11 @@ def create_app(settings: Settings, *, check: bool = False) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
-        with state.tail.listening(state.index.told), state.tail.listening(state.streams.told):
+        with (
+            state.tail.listening(state.known_tokens.told),
+            state.tail.listening(state.index.told),
+            state.tail.listening(state.streams.told),
+        ):
             state.tail.start()
             yield
             state.stopping.set()

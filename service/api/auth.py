@@ -29,9 +29,6 @@ CSRF_HEADER = "X-CSRF-Token"
 CSRF_FIELD = "csrf"
 REALM = 'Bearer realm="rooftile"'
 _MAX_TOKEN = 512
-KNOWN_S = 1.0
-"""For a lookup a token is asked for so often at most: a revoked one may look up for so long still."""
-_MOST_KNOWN = 10_000
 _TOUCH_EVERY_S = 60.0
 
 _HOLDS: dict[Scope, frozenset[Scope]] = {
@@ -98,18 +95,16 @@ def _of_token(state: AppState, header: str, host: str | None) -> Principal:
     clear = clear.strip()
     if kind.lower() != "bearer" or not clear or len(clear) > _MAX_TOKEN or not clear.isascii():
         raise _unauthorized("The Authorization header has to be `Bearer TOKEN`.", "invalid_request")
-    hashed, asked_s = tokens.digest(clear), time.monotonic()
+    hashed, epoch, asked_s = tokens.digest(clear), state.known_tokens.epoch(), time.monotonic()
     with state.database.read() as s:
         token = tokens.check(s, clear)
         guess = token is None and not tokens.was_made(s, clear)
     if token is None:
-        state.known_tokens.pop(hashed, None)
+        state.known_tokens.forget(hashed)
         if guess:
             state.limits.guessed(host)
         raise _unauthorized("This token is unknown, expired or revoked.", "invalid_token")
-    if len(state.known_tokens) >= _MOST_KNOWN:
-        state.known_tokens.clear()
-    state.known_tokens[hashed] = (token, asked_s + KNOWN_S)
+    state.known_tokens.keep(hashed, token, epoch, asked_s)
     _touch(state, token.id)
     return _principal(token)
 
@@ -186,8 +181,8 @@ async def admit(request: Request, scope: Scope) -> Principal:
     known = None
     if header is not None and header[:7].lower() == "bearer ":
         known = state_of(request).known_tokens.get(tokens.digest(header[7:].strip()))
-    if known is not None and time.monotonic() < known[1]:
-        principal = _checked(request, _principal(known[0]), scope)
+    if known is not None:
+        principal = _checked(request, _principal(known), scope)
     else:
         principal = _checked(request, await run_in_threadpool(identify, request), scope)
     limits = state_of(request).limits

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 
 from service.api.asking import Asking
 from service.api.index import ReleaseIndex
+from service.api.known import KnownTokens
 from service.api.limits import Limits
 from service.api.readiness import Readiness
 from service.api.streams import Streams
@@ -18,7 +19,6 @@ from service.bus import Doorbell
 from service.metrics import Metrics
 from service.settings import Settings
 from service.store.database import Database
-from service.store.records import TokenRecord
 
 VERSION = "0.1.0"
 # Threads on which streams read what was before them, apart from the threads of ordinary requests: however
@@ -39,8 +39,7 @@ class AppState:
     """Set when the server shuts down: streams end by themselves, so that the port is free at once."""
     touched: dict[int, float] = field(default_factory=dict)
     """When each token's use was last written down, by the monotonic clock."""
-    known_tokens: dict[str, tuple[TokenRecord, float]] = field(default_factory=dict)
-    """Tokens by their hash, as the database had them, and until when (monotonic) they are taken for that."""
+    known_tokens: KnownTokens = field(default_factory=KnownTokens)
     stream_limiter: anyio.CapacityLimiter | None = None
     limits: Limits = field(init=False)
     tail: Tail = field(init=False)

@@ -16,11 +16,14 @@ from sqlalchemy.orm import Session
 
 from service.host import host_name
 
-from . import audit, clock
+from . import audit, clock, events
 from .enums import AuditAction, Scope
 from .models import Token
 from .records import By, TokenRecord
 from .sql import changed, insert_ignoring
+
+REVOKED = "token_revoked"
+"""The event by which API processes hear that what they know of tokens is old; it does not say which."""
 
 
 def new_secret() -> str:
@@ -70,6 +73,8 @@ def ensure(s: Session, name: str, scopes: Collection[Scope], clear: str) -> Toke
         valid = {"name": name, "scopes": scopes_of(scopes), "revoked_at": None, "expires_at": None}
         changed(s, update(Token).where(Token.token_sha256 == hashed).values(**valid))
     row = s.scalars(_with(hashed)).one()
+    if ended:
+        events.note(s, None, REVOKED)
     who = By("service", host_name())
     for token_id in ended:
         audit.write(s, who, AuditAction.TOKEN_REVOKED, f"token:{token_id}", {"name": name})
@@ -101,7 +106,10 @@ def touch(s: Session, token_id: int) -> None:
 def revoke(s: Session, token_id: int) -> bool:
     """Ends it; False if it is unknown or was ended before."""
     live = (Token.id == token_id) & Token.revoked_at.is_(None)
-    return changed(s, update(Token).where(live).values(revoked_at=clock.now(s))) == 1
+    ended = changed(s, update(Token).where(live).values(revoked_at=clock.now(s))) == 1
+    if ended:
+        events.note(s, None, REVOKED)
+    return ended
 
 
 def listing(s: Session) -> list[TokenRecord]:
