@@ -25,6 +25,11 @@ _ENDED = final(JOB_PROBLEM)
 SHARERS_MOST = 8
 """Jobs of one token that may have a problem under way on one device. Those of lower priority do not count."""
 
+_CROWDED = (
+    f"{SHARERS_MOST} jobs of this token are under way on its device, or come before it: it begins when one"
+    " of them ends."
+)
+
 _REASONS = {
     JobProblemReason.COMPILER_MISSING: JobReason.COMPILER_MISSING,
     JobProblemReason.NO_FAMILY: JobReason.NO_FAMILY,
@@ -44,8 +49,8 @@ def before_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord])
     if not todo or any(startable(s, job, row) or _goes_on(s, job, row) for row in todo):
         return Write("run", lambda w: _move(w, job, JobState.RUNNING))
     if any(connected(s, row.device_key) for row in todo):
-        if job.state is JobState.WAITING:
-            return Write("queue", lambda w: _move(w, job, JobState.QUEUED))
+        if job.state is JobState.WAITING or job.message != _CROWDED:
+            return Write("queue", lambda w: jobs.move(w, job.id, JobState.QUEUED, message=_CROWDED))
         return None
     if job.state is JobState.WAITING:
         return None

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.hands import DEVICE, Hands, drive
+from support.job_views import job_of
 
 from service.jobs.advance import advance
 from service.jobs.control import cancel, pause, resume
@@ -119,11 +120,13 @@ def test_a_paused_job_leaves_its_device_to_others(hands: Hands, proposer: Propos
     first, last = posted[0], posted[-1]
     for job_id in posted[:-1]:
         assert advance(hands.db, job_id, proposer)
-    assert not advance(hands.db, last, proposer)  # every place is taken
+    advance(hands.db, last, proposer)  # every place is taken, and it says so
+    assert "under way on its device" in job_of(hands.db, last).message
     pause(hands.db, first)
     assert advance(hands.db, last, proposer)
     resume(hands.db, first)
-    assert not advance(hands.db, first, proposer)
+    advance(hands.db, first, proposer)
+    assert job_of(hands.db, first).state is JobState.QUEUED
     assert drive(hands, last, proposer).state is JobState.DONE
     assert drive(hands, first, proposer).state is JobState.DONE
 

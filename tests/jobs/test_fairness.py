@@ -76,6 +76,10 @@ def test_so_many_of_a_token_share_a_device(
         advance(hands.db, job_id, proposer)
     states = [job_of(hands.db, job_id).state for job_id in ids]
     assert states == [JobState.RUNNING] * 2 + [JobState.QUEUED] * 2
+    told = [job_of(hands.db, job_id).message for job_id in ids]
+    assert told[:2] == ["", ""]
+    assert all("under way on its device" in text for text in told[2:])
+    assert not advance(hands.db, ids[2], proposer)  # and that is all: nothing is written again
     assert len(rounds(hands, ids, proposer)) == 4
 
 
