@@ -19,7 +19,7 @@ from service.jobs.proposing import Ask, Tried
 from service.search.batch import Batch
 from service.search.family_search import FamilySearch, log_time
 from service.search.surrogate import Surrogate
-from service.search.tpe import Round, Row, seed_of
+from service.search.tpe import Round, seed_of
 from service.store.enums import ProposalSource
 
 RANDOM_SHARE = 0.05
@@ -45,7 +45,7 @@ def explore(ask: Ask, family: FamilySearch, batch: Batch, count: int) -> None:
     if known is None:
         _before_learning(family, batch, bases, count)
         return
-    rows = [Row(c, log_time(row.time_us)) for row in done if (c := family.codes(row)) is not None]
+    rows = [found for row in done if (found := family.row(row)) is not None]
     busy = [c for row in flying if (c := family.codes(row)) is not None]
     seed = seed_of(family.seed, len(ask.done), len(ask.in_flight))
     with family.tpe.round(rows, busy, seed) as asking:

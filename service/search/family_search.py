@@ -20,7 +20,7 @@ from service.search.ground import Ground
 from service.search.land import Land
 from service.search.start import far_apart
 from service.search.surrogate import Metric, Point, Surrogate, Weights, fit
-from service.search.tpe import Tpe, seed_of
+from service.search.tpe import Row, Tpe, seed_of
 
 # The surrogate's weights are fitted anew with every so many rows, to the rows up to there: so they do not
 # depend on when they were asked for. Many rows change them little.
@@ -64,6 +64,7 @@ class FamilySearch:
     metric: Metric = field(init=False)
     _model: _Stream | None = field(default=None, init=False)
     _encoded: dict[str, Codes | None] = field(default_factory=dict, init=False)
+    _rows: dict[tuple[str, float | None], Row] = field(default_factory=dict, init=False)
     _points: dict[Schedule, Point] = field(default_factory=dict, init=False)
     _streams: OrderedDict[str, _Stream] = field(default_factory=OrderedDict, init=False)
     _drawn: tuple[int, list[Schedule]] | None = field(default=None, init=False)
@@ -94,6 +95,7 @@ class FamilySearch:
         """Let go of what takes megabytes."""
         self.tpe = Tpe(self.coding)
         self._encoded.clear()
+        self._rows.clear()
         self._points.clear()
         self._streams.clear()
         self._drawn = None
@@ -138,6 +140,16 @@ class FamilySearch:
         """Codes of a row given to `encode`; None where it lacks a parameter."""
         return self._encoded[row.key]
 
+    def row(self, tried: Tried) -> Row | None:
+        """What TPE is taught of a row given to `encode`; None where it lacks a parameter."""
+        known = self._rows.get((tried.key, tried.time_us))
+        if known is None:
+            codes = self._encoded[tried.key]
+            if codes is None:
+                return None
+            known = self._rows[tried.key, tried.time_us] = Row(codes, log_time(tried.time_us))
+        return known
+
     def point(self, schedule: Schedule) -> Point | None:
         """What the surrogate sees of a schedule."""
         known = self._points.get(schedule)
@@ -159,6 +171,7 @@ class FamilySearch:
     def _code(self, coding: Coding) -> None:
         self.coding, self.tpe, self.metric = coding, Tpe(coding), Metric(coding)
         self._encoded.clear()
+        self._rows.clear()
         self._points.clear()
         self._weights = None
 
@@ -173,7 +186,8 @@ class FamilySearch:
 
     def surrogate(self, done: Sequence[Tried], in_flight: Iterable[Tried]) -> Surrogate | None:
         """From rows given to `encode`; None while too few have a time, or nothing varies."""
-        if not self.coding.axes or sum(log_time(row.time_us) is not None for row in done) < TIMED_LEAST:
+        timed = (row for row in done if log_time(row.time_us) is not None)
+        if not self.coding.axes or sum(1 for _ in itertools.islice(timed, TIMED_LEAST)) < TIMED_LEAST:
             return None
         every = REFIT_EVERY if len(done) < LATER else REFIT_LATER
         upto = len(done) // every * every
