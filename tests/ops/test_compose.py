@@ -17,13 +17,19 @@ import yaml
 from bench.servers.postgres import free_port
 from bench.servers.valkey import _binary as valkey_server
 from service import doctor_cluster as cluster
+from service import periods
 from service.bus.broker import broker_fault, broker_info, eviction_warning
+from service.host import host_name
 from service.settings import Settings
+from service.store import workers
+from service.store.database import Database
+from service.store.enums import WorkerKind, WorkerState
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if "build" in service]
+DOCKERFILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
 
 
 def test_the_cluster_is_all_there() -> None:
@@ -179,7 +185,7 @@ def test_each_command_is_a_real_entry_point(command: tuple[str, ...], tmp_path: 
     assert not (tmp_path / "home").exists()  # asking for help does nothing
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docker").glob("Dockerfile.*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_dockerfiles_copy_what_is_there_and_what_the_build_needs(path: Path) -> None:
     lines = path.read_text().splitlines()
     copied: set[str] = set()
@@ -209,3 +215,71 @@ def test_dockerfiles_copy_what_is_there_and_what_the_build_needs(path: Path) -> 
 def test_each_dockerfile_is_used() -> None:
     used = {SERVICES[name]["build"]["dockerfile"] for name in OURS}
     assert used == {f"docker/{path.name}" for path in (ROOT / "docker").glob("Dockerfile.*")}
+
+
+def test_every_variable_is_one_that_we_read() -> None:
+    known = {f"ROOFTILE_{name.upper()}" for name in Settings.model_fields} | {periods.VARIABLE}
+    given = {name for service in OURS for name in SERVICES[service]["environment"]}
+    given |= set(re.findall(r"ROOFTILE_\w+(?==)", "".join(path.read_text() for path in DOCKERFILES)))
+    assert given <= known
+    # and those that compose itself puts in place
+    text = (ROOT / "docker-compose.yml").read_text()
+    own = set(re.findall(r"\$\{(\w+)", text)) - known - {"POSTGRES_PASSWORD", "VALKEY_PASSWORD"}
+    assert own == {"ROOFTILE_HOST_LOCKS", "ROOFTILE_COMPILE_MEMORY", "ROOFTILE_COMPILE_CPUS"}
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_the_images_user_may_write_where_volumes_lie(path: Path) -> None:
+    """A named volume takes the owner of the folder that the image has in its place."""
+    text = path.read_text()
+    user = re.search(r"^USER (\w+)$", text, re.M)
+    uid = re.search(r"useradd --uid (\d+) [^&]*?(\w+) \\$", text, re.M)
+    assert user is not None
+    assert uid is not None
+    assert user[1] == uid[2]
+    mine = [one for one in OURS if SERVICES[one]["build"]["dockerfile"] == f"docker/{path.name}"]
+    assert mine
+    for name in mine:
+        for volume in SERVICES[name].get("volumes", []):
+            target = volume.rpartition(":")[2]
+            if target != "/run/lock":  # the host's, of mode 1777
+                assert f"install -d -o {user[1]} -g {user[1]} -m 0700 {target}" in text
+        for mount in SERVICES[name]["tmpfs"]:
+            place, _, options = mount.partition(":")
+            assert place == "/tmp" or f"uid={uid[1]},gid={uid[1]}" in options
+    assert "ENV ROOFTILE_HOME=/var/lib/rooftile " in text
+
+
+def test_health_checks_need_no_home_and_no_rights(postgres_url: str, tmp_path: Path) -> None:
+    """On a root that is read-only, by a user who owns nothing: with a worker, and without."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    tmp_path.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "ROOFTILE_HOME": str(home), "HOME": "/nonexistent",
+                   "ROOFTILE_DATABASE_URL": postgres_url, "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    if nobody and not _may_read_us(nobody):
+        nobody = {}
+    checks = {name: SERVICES[name]["healthcheck"]["test"][1:] for name in OURS if name != "migrate"}
+    for name in ("search", "compile"):
+        command = [str(Path(sys.executable).with_name("rooftile")), *checks[name][1:]]
+        run = {"capture_output": True, "text": True, "timeout": 60, "check": False, **nobody}
+        dead = subprocess.run(command, env=environment, cwd="/", **run)
+        assert dead.returncode == 1, dead.stderr
+        assert f"No {name} worker of this host reported" in dead.stderr
+        database = Database(postgres_url)
+        with database.begin() as s:
+            workers.heartbeat(s, name, WorkerKind(name), host_name(), 1, None, WorkerState.IDLE)
+        database.close()
+        alive = subprocess.run(command, env=environment, cwd="/", **run)
+        assert alive.returncode == 0, alive.stderr
+    assert list(home.iterdir()) == []
+
+
+def _may_read_us(nobody: dict[str, Any]) -> bool:
+    """Whether this checkout is open to other users."""
+    command = [sys.executable, "-c", "import service"]
+    try:
+        return subprocess.run(command, cwd="/", capture_output=True, check=False, **nobody).returncode == 0
+    except PermissionError:
+        return False
