@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ from bench.replay.cluster import Run, running
 from bench.replay.device import MARK
 from bench.replay.family import NAME, PROBLEM
 from bench.replay.jobs import Job, by_hundred, follow, job_row, submit
+from bench.replay.statements import WRITE_S
 from bench.replay.suggesting import suggestion_rows
 
 TRIALS, QUICK_TRIALS = 1000, 100
-EMBEDDED_TRIALS, QUICK_EMBEDDED_TRIALS = 200, 40
+EMBEDDED_TRIALS, QUICK_EMBEDDED_TRIALS = 200, 24
 TRIAL_S = 0.5
 # Many jobs: tokens, jobs of each (as many as may share a device), trials of each, seconds of a trial.
 CROWD = (25, 8, 4, 0.1)
@@ -112,6 +114,7 @@ def _timed(run: Run, trials: Sequence[int], owners: Sequence[str | None]) -> tup
     jobs = follow(run, ids)
     used = {name: value - before[name] for name, value in run.cpu_s().items()}
     row = job_row(run, jobs, used)
+    time.sleep(WRITE_S + 0.5)  # until the last ones are counted
     found = {name: (count - sent[name]) / row["trials"] for name, count in run.statements().items()}
     return {**row, "statements_per_trial": found}, jobs
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-WRITE_S = 2.0
+WRITE_S = 1.0
 """Seldom: what counts is among what is measured."""
 TRANSACTION = "(transaction)"
 """Stands for each commit or rollback."""
