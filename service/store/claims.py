@@ -214,6 +214,8 @@ def claim_measure(
             return []
     if not owners:
         return []
+    if ahead and _holds_a_suspect(s, owner):
+        return []
     now = clock.now(s)
     dealt = shares.deal(
         s,
@@ -224,6 +226,7 @@ def claim_measure(
         _taker(s, waits),
         stop_at=racing,
     )
+    dealt = _apart(dealt)
     for attempt, group in _by_attempt(dealt):
         lease = _lease(owner, lease_s, now, attempt)
         moves.transition_all(s, group, TrialState.MEASURING, at=now, columns=lease)
@@ -266,6 +269,18 @@ def _about(s: Session, ids: set[int]) -> dict[int, tuple[int, Any, Any, float | 
         .where(JobProblem.id.in_(ids))
     )
     return {row[0]: (row[1], row[2], row[3], row[4]) for row in s.execute(query)}
+
+
+def _apart(dealt: list[Trial]) -> list[Trial]:
+    """What has lost a worker before goes alone: if it is what kills them, it takes no others along again."""
+    lost = next((place for place, trial in enumerate(dealt) if trial.losses > 0), None)
+    return dealt if lost is None else dealt[: max(1, lost)]
+
+
+def _holds_a_suspect(s: Session, owner: str) -> bool:
+    """Whether what the owner measures now has lost a worker before."""
+    held = (Trial.stage == Stage.MEASURE) & (Trial.lease_owner == owner) & (Trial.losses > 0)
+    return s.scalar(select(Trial.id).where(held).limit(1)) is not None
 
 
 def finish_measure(s: Session, claim_id: ClaimId, outcome: MeasureOutcome) -> bool:

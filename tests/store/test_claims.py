@@ -142,6 +142,32 @@ def test_a_trial_that_keeps_losing_its_worker_fails(database: Database) -> None:
         assert job.state is JobState.RUNNING
 
 
+def test_what_kills_its_worker_takes_no_others_along(database: Database) -> None:
+    """The first of four kills whoever has it. The others, claimed with it once, are all measured."""
+    with database.begin() as s:
+        _, rows = running_job(s, 4)
+        compile_all(s)
+    poison = rows[0].id
+    deaths = 0
+    for _ in range(12):
+        with database.begin() as s:
+            claims = trials.claim_measure(s, "w", DEVICE, 4, 600)
+            if any(claim.trial_id == poison for claim in claims):
+                if deaths:
+                    assert len(claims) == 1
+                    assert trials.claim_measure(s, "w", DEVICE, 4, 600, ahead=True) == []
+                deaths += 1
+                trials.expire(s, owner="w")
+                continue
+            for claim in claims:
+                assert trials.finish_measure(s, claim.claim_id, measured(1.0))
+    with database.read() as s:
+        found = [trials.get(s, row.id) for row in rows]
+    states = [(one.state, one.reason) for one in found if one is not None]
+    assert states == [(TrialState.FAILED, TrialReason.WORKER_LOST), *[(TrialState.MEASURED, None)] * 3]
+    assert deaths == 3
+
+
 def test_losses_of_the_compile_do_not_count_against_the_measure(database: Database) -> None:
     with database.begin() as s:
         running_job(s, 1)
