@@ -50,7 +50,7 @@ def before_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord])
         return Write("run", lambda w: _move(w, job, JobState.RUNNING))
     if any(connected(s, row.device_key) for row in todo):
         if job.state is JobState.WAITING or job.message != _CROWDED:
-            return Write("queue", lambda w: jobs.move(w, job.id, JobState.QUEUED, message=_CROWDED))
+            return Write("queue", lambda w: _move(w, job, JobState.QUEUED, _CROWDED))
         return None
     if job.state is JobState.WAITING:
         return None
@@ -107,8 +107,8 @@ def _free(s: Session, job: JobRecord, device_key: str | None) -> bool:
     return before < SHARERS_MOST
 
 
-def _move(s: Session, job: JobRecord, to: JobState) -> None:
-    jobs.move(s, job.id, to)
+def _move(s: Session, job: JobRecord, to: JobState, message: str = "") -> None:
+    jobs.move(s, job.id, to, message=message)
 
 
 def _wait(s: Session, job: JobRecord, todo: Sequence[JobProblemRecord]) -> None:
