@@ -24,8 +24,8 @@ from service.store.enums import ProposalSource
 
 RANDOM_SHARE = 0.05
 BASES = 3
-# A study is asked so often for a batch: an answer takes as long as all else for it.
-TPE_ASKS = 1
+# A study is asked so often for a batch: an answer takes a third of all the time for it.
+TPE_ASKS = 2
 # Candidates: a bigger batch pays for a bigger pool, up to this.
 AROUND_EACH, AROUND_MORE, AROUND_MOST = 20, 20, 100
 BY_CHANCE, CHANCE_MORE, CHANCE_MOST = 8, 10, 48

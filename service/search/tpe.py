@@ -23,9 +23,9 @@ from service.search.coding import Codes, Coding
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 # An ask costs 10 to 40 ms at 300 rows of 16 parameters and grows with them; 2,000 rows cost 80 ms.
-ROWS_MOST = 300
-RECENT_KEPT = 200
-BEST_KEPT = 100
+ROWS_MOST = 200
+RECENT_KEPT = 100
+BEST_KEPT = 50
 # Feeding one row costs about 0.4 ms, so the study is kept and fed only what is new, until it has
 # gathered this many dead entries (asked points and in-flight markers of earlier rounds).
 DEAD_MOST = 1000
