@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from search_space.device import arch_of_key
 from search_space.registry import why_not
-from service.api import render, schemas
+from service.api import pages, render, schemas
 from service.api.routes.params import absent
 from service.jobs.decide import UNRACED
 from service.jobs.request import CACHES, LAUNCHES
@@ -301,8 +301,16 @@ def _newer_toolchain(s: Session, row: ReleaseRecord) -> str | None:
     )
 
 
-def problem(s: Session, row: ProblemRecord, served: Sequence[ReleaseRecord]) -> schemas.ProblemOut:
-    """A problem with its work, what is served for it, and who tuned it."""
+def problem(
+    s: Session, row: ProblemRecord, served: Sequence[ReleaseRecord], limit: int | None, token: str | None
+) -> schemas.ProblemOut:
+    """A problem with its work, what is served for it, and a page of who tuned it."""
+    kind = f"problem-{row.key[:16]}"
+    page = pages.page(kind, limit, token, (int,))
+    before = None if page.after is None else page.after[0]
+    assert before is None or isinstance(before, int)
+    found = jobs.of_problem_key(s, row.key, limit=page.limit + 1, before=before)
+    shown = found[: page.limit]
     parsed = parse_problem(row.spec)
     return schemas.ProblemOut(
         problem_key=row.key,
@@ -313,7 +321,8 @@ def problem(s: Session, row: ProblemRecord, served: Sequence[ReleaseRecord]) -> 
         flops=float(parsed.flops),
         min_bytes=float(parsed.min_bytes),
         releases=[render.release(release) for release in served],
-        jobs=[_problem_job(s, one) for one in jobs.of_problem_key(s, row.key)],
+        jobs=[_problem_job(s, one) for one in shown],
+        next_page_token=pages.encode_token(kind, (shown[-1].id,)) if len(found) > len(shown) else None,
     )
 
 
@@ -331,8 +340,18 @@ def _problem_job(s: Session, row: JobProblemRecord) -> schemas.ProblemJob:
     )
 
 
-def table(s: Session, layer_key: str, device: str, cache: str | None, launch: str | None) -> schemas.Table:
-    """What is served at each tuned size of a layer on one device; NotFoundError for an unknown layer."""
+def table(
+    s: Session,
+    layer_key: str,
+    device: str,
+    cache: str | None,
+    launch: str | None,
+    *,
+    limit: int | None,
+    token: str | None,
+) -> schemas.Table:
+    """What is served at each tuned size of a layer on one device, page by page; NotFoundError for an unknown
+    layer."""
     known = problems.of_layer(s, layer_key)
     if not known:
         raise absent("layer", layer_key, "layer_key")
@@ -346,24 +365,39 @@ def table(s: Session, layer_key: str, device: str, cache: str | None, launch: st
         key,
     )
     names = OPEN_SIZES[known[0].op]
-    rows = [
-        schemas.TableRow(
-            sizes={name: int(row.problem[name]) for name in names},
-            problem_key=row.problem_key,
-            release_id=row.id,
-            level=render.level(row),
-            time_us=row.time_us,
-            baseline_time_us=row.baseline_time_us,
-            artifact=row.artifact_sha256,
-            pool=row.pool_sha256,
-            schedule=None if row.schedule is None else dict(row.schedule),
-            schedule_text=None if row.schedule is None else render.schedule_text(row.schedule),
-            launch=None if row.plan is None else dict(row.plan),
-        )
-        for row in releases.for_layer(s, layer_key, key, policy_key(policy))
-    ]
-    rows.sort(key=lambda row: tuple(row.sizes[name] for name in reversed(names)))
-    return schemas.Table(layer_key=layer_key, device=key, policy=dict(policy), open=list(names), rows=rows)
+    kind = f"table-{layer_key[:16]}"
+    page = pages.page(kind, pages.MAX_LIMIT if limit is None else limit, token, (int,) * len(names))
+    # The sizes of all, which are small, put the rows in order; only a page of them is read whole.
+    sizes = {
+        row_id: tuple(int(spec[name]) for name in reversed(names))
+        for row_id, spec in releases.for_layer(s, layer_key, key, policy_key(policy))
+    }
+    left = sorted((at, row_id) for row_id, at in sizes.items() if page.after is None or at > page.after)
+    shown = left[: page.limit]
+    return schemas.Table(
+        layer_key=layer_key,
+        device=key,
+        policy=dict(policy),
+        open=list(names),
+        rows=[_table_row(row, names) for row in releases.several(s, [row_id for _, row_id in shown])],
+        next_page_token=pages.encode_token(kind, shown[-1][0]) if len(left) > len(shown) else None,
+    )
+
+
+def _table_row(row: ReleaseRecord, names: Sequence[str]) -> schemas.TableRow:
+    return schemas.TableRow(
+        sizes={name: int(row.problem[name]) for name in names},
+        problem_key=row.problem_key,
+        release_id=row.id,
+        level=render.level(row),
+        time_us=row.time_us,
+        baseline_time_us=row.baseline_time_us,
+        artifact=row.artifact_sha256,
+        pool=row.pool_sha256,
+        schedule=None if row.schedule is None else dict(row.schedule),
+        schedule_text=None if row.schedule is None else render.schedule_text(row.schedule),
+        launch=None if row.plan is None else dict(row.plan),
+    )
 
 
 # ---------------------------------------------------------------- fields

@@ -306,7 +306,8 @@ class ProblemOut(Model):
     flops: float
     min_bytes: float
     releases: list[Release]
-    jobs: list[ProblemJob] = Field(description="that tuned it or are to, newest first")
+    jobs: list[ProblemJob] = Field(description="that tuned it or are to, newest first, page by page")
+    next_page_token: str | None = Field(description="of `jobs`")
 
 
 class TableRow(Model):
@@ -328,7 +329,8 @@ class Table(Model):
     device: str
     policy: JsonObject | None
     open: list[str]
-    rows: list[TableRow]
+    rows: list[TableRow] = Field(description="by size, page by page")
+    next_page_token: str | None
 
 
 class DemandAccepted(Model):

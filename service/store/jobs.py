@@ -279,10 +279,17 @@ def problem(s: Session, job_problem_id: int) -> JobProblemRecord | None:
 
 
 def of_problem_key(
-    s: Session, problem_key: str, device_key: str | None = None, limit: int = 50
+    s: Session,
+    problem_key: str,
+    device_key: str | None = None,
+    limit: int = 50,
+    *,
+    before: int | None = None,
 ) -> list[JobProblemRecord]:
-    """Where a problem was or is tuned, newest first."""
+    """Where a problem was or is tuned, newest first; with `before` those of a lower id."""
     query = _problems().where(JobProblem.problem_key == problem_key).order_by(JobProblem.id.desc())
+    if before is not None:
+        query = query.where(JobProblem.id < before)
     if device_key is not None:
         query = query.where(JobProblem.device_key == device_key)
     now = clock.now(s)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Select, bindparam, func, select, tuple_
 from sqlalchemy.orm import Session, undefer
@@ -20,6 +20,8 @@ from .enums import ReleaseState, TrialState, Winner
 from .errors import NotFound, ReleasePinned, StoreError
 from .models import JobProblem, Problem, Quarantine, Release, Trial
 from .records import NewRelease, Page, ReleaseFilter, ReleaseRecord
+
+_Q = TypeVar("_Q", bound=Select[*tuple[Any, ...]])
 
 
 def create(s: Session, new: NewRelease) -> ReleaseRecord:
@@ -195,10 +197,17 @@ def for_problem(
 
 def for_layer(
     s: Session, layer_key: str, device_key: str, policy_key: str | None = None
-) -> list[ReleaseRecord]:
-    """Published ones of this layer at any size on one device: dispatch tables, `bucket` answers."""
+) -> list[tuple[int, dict[str, Any]]]:
+    """Id and problem of the published ones of this layer at any size on one device: what a table holds."""
     where = ReleaseFilter(layer_key=layer_key, device_key=device_key, policy_key=policy_key)
-    return _all(s, _filtered(_releases(), where).order_by(Release.id))
+    query = select(Release.id, Problem.spec).join(Problem, Problem.key == Release.problem_key)
+    return [(row[0], row[1]) for row in s.execute(_filtered(query, where).order_by(Release.id))]
+
+
+def several(s: Session, ids: Sequence[int]) -> list[ReleaseRecord]:
+    """Those of these ids, in their order."""
+    found = {row.id: row for row in _all(s, _releases().where(Release.id.in_(ids)))}
+    return [found[one] for one in ids if one in found]
 
 
 def listing(
@@ -292,7 +301,7 @@ def _line(
     )
 
 
-def _filtered(query: Select[Release, Problem], where: ReleaseFilter) -> Select[Release, Problem]:
+def _filtered(query: _Q, where: ReleaseFilter) -> _Q:
     exact = {
         Problem.op: where.op,
         Problem.dtype: where.dtype,

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.store import jobs
-from service.store.enums import JobProblemReason, JobProblemState, TrialReason
+from service.store.enums import JobProblemReason, JobProblemState, JobState, TrialReason
 
 CPU = "cpu-intel-6-85-8c-x86-64-v4"
 OTHER = "cpu-amd-25-1-8c-x86-64-v3"
@@ -187,6 +187,59 @@ def test_a_problem_and_its_layers_table(client: TestClient, seed: Any) -> None:
     assert [row["sizes"]["m"] for row in table["rows"]] == [rows[0].problem["m"]]
     for path in (f"/v1/problems/{'0' * 64}", "/v1/problems/x", f"/v1/layers/{'0' * 64}/table"):
         assert client.get(path).status_code == 404
+
+
+def test_changes_a_table_and_a_problems_jobs_come_in_pages(client: TestClient, seed: Any) -> None:
+    seed.device()
+    sizes = [16, 1, 256, 2, 3]
+    layer = {k: v for k, v in GOOD.items() if k != "m"}
+    job = seed.job({"problem": layer, "sweep": {"m": sizes}, "device": CPU})
+    with seed.database.begin() as s:
+        jobs.move(s, job.id, JobState.RUNNING)
+        rows = jobs.problems(s, job.id)
+    for row in rows:
+        with seed.database.begin() as s:
+            jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
+        seed.release(row, seed.trials(row, [600.0])[0], 600.0, 900.0)
+    for _ in range(4):
+        seed.job({"problem": {**layer, "m": sizes[0]}, "device": CPU, "force": True})
+    shown = client.get(f"/v1/problems/{rows[0].problem_key}").json()
+    assert shown["next_page_token"] is None
+
+    def walk(path: str, name: str, limit: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        token = ""
+        while token is not None:
+            page = client.get(path, params={"limit": limit, "page_token": token}).json()
+            assert 1 <= len(page[name]) <= limit
+            found, token = found + page[name], page["next_page_token"]
+        return found
+
+    table = f"/v1/layers/{shown['layer_key']}/table"
+    whole = client.get(table).json()
+    assert [row["sizes"]["m"] for row in whole["rows"]] == sorted(sizes)
+    assert whole["next_page_token"] is None
+    problem = f"/v1/problems/{rows[0].problem_key}"
+    assert len({one["job_id"] for one in shown["jobs"]}) == 5
+    for limit in (1, 2, 5, 200):
+        assert walk(table, "rows", limit) == whole["rows"]
+        assert walk(problem, "jobs", limit) == shown["jobs"]
+    # a page of one list is none of another
+    for path, other in ((table, problem), (problem, table)):
+        token = client.get(path, params={"limit": 1}).json()["next_page_token"]
+        refused = client.get(other, params={"page_token": token})
+        assert (refused.status_code, refused.json()["field"]) == (422, "page_token")
+    everything = client.get("/v1/releases").json()
+    assert (len(everything["releases"]), everything["more"]) == (5, False)
+    found, after, more = [], 0, True
+    while more:
+        page = client.get("/v1/releases", params={"limit": 2, "after": after}).json()
+        found, after, more = found + page["releases"], page["after"], page["more"]
+        assert len(found) <= 5
+    assert (found, after) == (everything["releases"], everything["after"])
+    exactly = client.get("/v1/releases", params={"limit": 5}).json()
+    assert exactly["more"] is False
+    assert client.get("/v1/releases?limit=201").status_code == 422
 
 
 def test_bytes_that_are_not_kept_are_said_to_be(client: TestClient, seed: Any) -> None:

@@ -150,7 +150,8 @@ def test_lookups_and_filters(database: Database) -> None:
         releases.create(s, _new(problem, b))
         assert [one.id for one in releases.for_problem(s, problem.problem_key)] == [row.id]
         assert releases.for_problem(s, problem.problem_key, POLICY_KEY, "sm_90a") == []
-        assert [one.id for one in releases.for_layer(s, problem.layer_key, DEVICE)] == [row.id]
+        assert [one for one, _ in releases.for_layer(s, problem.layer_key, DEVICE)] == [row.id]
+        assert [one.id for one in releases.several(s, [row.id, 10**6])] == [row.id]
         assert releases.for_layer(s, problem.layer_key, "gpu-x") == []
         assert [one.id for one in releases.listing(s).rows] == [row.id]
         every = ReleaseFilter(states=())

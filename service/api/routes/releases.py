@@ -10,11 +10,21 @@ from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api import lookup, render, schemas
+from service.api import lookup, pages, render, schemas
 from service.api.auth import Principal, admit, by, needs
 from service.api.body import an_object, check_media, parse_json
 from service.api.openapi import errors, request_body
-from service.api.routes.params import MAX_ID, IdPath, Sha256Path, absent, plain, row_id, sha256
+from service.api.routes.params import (
+    MAX_ID,
+    IdPath,
+    LimitQuery,
+    Sha256Path,
+    TokenQuery,
+    absent,
+    plain,
+    row_id,
+    sha256,
+)
 from service.api.state import state_of
 from service.jobs.releases import pin, publish_candidate, rollback, unpin, withdraw
 from service.store import audit, problems, releases
@@ -22,8 +32,6 @@ from service.store.enums import AuditAction, Scope
 from service.store.records import ReleaseRecord
 
 router = APIRouter(tags=["releases"])
-
-CHANGES = 200
 
 _BEST_BODY = {
     "type": "object",
@@ -75,14 +83,18 @@ def list_changes(
     request: Request,
     device: Annotated[str | None, Query(max_length=200)] = None,
     after: Annotated[int, Query(ge=0, le=MAX_ID, description="`after` of the answer before")] = 0,
+    limit: LimitQuery = pages.MAX_LIMIT,
 ) -> schemas.ReleaseChanges:
-    """What changed since `after`, oldest change first: also what was superseded or withdrawn."""
+    """What changed since `after`, oldest change first: also what was superseded or withdrawn. Ask again with
+    the answer's `after` while it says `more`."""
+    most = pages.page("releases", limit, None, ()).limit
     with state_of(request).database.read() as s:
-        rows = releases.changes(s, after=after, device_key=plain(device, "device"), limit=CHANGES)
+        rows = releases.changes(s, after=after, device_key=plain(device, "device"), limit=most + 1)
+    more, rows = len(rows) > most, rows[:most]
     return schemas.ReleaseChanges(
         releases=[render.release(row) for row in rows],
         after=max((row.change_id for row in rows), default=after),
-        more=len(rows) == CHANGES,
+        more=more,
     )
 
 
@@ -92,14 +104,16 @@ def list_changes(
     responses=errors(404),
     response_model=schemas.ProblemOut,
 )
-def get_problem(request: Request, key: Sha256Path) -> schemas.ProblemOut:
-    """A problem that was asked for before, and what is served for it on each device."""
+def get_problem(
+    request: Request, key: Sha256Path, limit: LimitQuery = None, page_token: TokenQuery = None
+) -> schemas.ProblemOut:
+    """A problem that was asked for before, what is served for it on each device, and its jobs in pages."""
     name = sha256(key, "problem", "problem_key")
     with state_of(request).database.read() as s:
         row = problems.get(s, name)
         if row is None:
             raise absent("problem", name, "problem_key")
-        return lookup.problem(s, row, releases.for_problem(s, name))
+        return lookup.problem(s, row, releases.for_problem(s, name), limit, page_token)
 
 
 @router.get(
@@ -114,11 +128,13 @@ def get_table(
     device: Annotated[str, Query(max_length=200, description="a device's key, or auto")] = "auto",
     cache: Annotated[str | None, Query(max_length=20)] = None,
     launch: Annotated[str | None, Query(max_length=20)] = None,
+    limit: LimitQuery = None,
+    page_token: TokenQuery = None,
 ) -> schemas.Table:
-    """The dispatch table of a layer: what is served at each tuned size on one device."""
+    """The dispatch table of a layer: what is served at each tuned size on one device, 200 rows a page."""
     name = sha256(key, "layer", "layer_key")
     with state_of(request).database.read() as s:
-        return lookup.table(s, name, device, cache, launch)
+        return lookup.table(s, name, device, cache, launch, limit=limit, token=page_token)
 
 
 Decide = Callable[[Session, int], ReleaseRecord]
