@@ -80,7 +80,7 @@ class RecordedFamily:
 
     def predict(self, problem: Problem, device: Device, schedule: Schedule) -> Estimate:
         digest = hashlib.sha256(repr(self._point(schedule)).encode()).digest()
-        return Estimate(1 + _NOTHING * int.from_bytes(digest[:4]), "nothing")
+        return Estimate(1 + _NOTHING * int.from_bytes(digest[:4]) / 2**32, "nothing")
 
     def build(self, problem: Problem, device: Device, schedule: Schedule) -> BuildSpec:
         raise NotImplementedError("a recorded space is not compiled")
