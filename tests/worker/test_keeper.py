@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from service.store import workers
+from service.store import leases, workers
 from service.store.database import Database
 from service.store.enums import WorkerKind
+from service.store.records import LeaseRecord
 from worker.keeper import Keeper
 
 T = TypeVar("T")
@@ -43,6 +44,34 @@ def test_memory_that_was_short_for_a_while_ends_no_reports(sqlite_url: str, monk
     finally:
         keeper.stop()
         database.close()
+
+
+def test_a_device_stays_its_workers_own(database: Database, monkeypatch: Any) -> None:
+    """With each report: else the lease would run out beside a worker that is well, and another take it."""
+    monkeypatch.setenv("ROOFTILE_LEASE_S", "4")
+    keeper = Keeper(database, WorkerKind.MEASURE, "cpu-test-6-85-4c-x86-64-v3")
+    keeper.start()
+    try:
+        first = device_held(database, keeper)
+        assert first is not None
+        assert first.owner == keeper.owner
+
+        def extended() -> bool:
+            now = device_held(database, keeper)
+            assert now is not None
+            assert (now.owner, now.token) == (first.owner, first.token)  # never free meanwhile
+            return bool(now.expires_at > first.expires_at)
+
+        wait(extended)
+        assert not keeper.device_lost
+    finally:
+        keeper.stop()
+    assert device_held(database, keeper) is None
+
+
+def device_held(database: Database, keeper: Keeper) -> LeaseRecord | None:
+    with database.read() as s:
+        return leases.holder(s, keeper.device_lease)
 
 
 def reported(database: Database) -> Any:

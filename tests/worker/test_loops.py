@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -443,6 +443,35 @@ def test_a_worker_reports_and_leaves_no_row(database: Database) -> None:
     keeper.stop()
     with database.read() as s:
         assert workers.alive(s, WorkerKind.COMPILE) == []
+
+
+@on_sqlite
+def test_nothing_is_claimed_while_somebody_else_has_the_device(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that was away for longer than its lease: another one measures on its device by now."""
+    monkeypatch.setenv("ROOFTILE_LEASE_S", "4")
+    keeper, other = bench.measure_keeper, "measure@elsewhere/1-abc"
+    _, (row,) = bench.job([("good", 0)])
+    assert bench.compile.step()
+    with bench.database.begin() as s:
+        leases.release(s, keeper.device_lease, keeper.owner)
+        assert leases.acquire(s, keeper.device_lease, other, 600.0) is not None
+    _until(lambda: keeper.device_lost)
+    assert not bench.measure.step()
+    assert bench.end(row).state is TrialState.COMPILED
+    with bench.database.begin() as s:
+        leases.release(s, keeper.device_lease, other)
+    _until(lambda: not keeper.device_lost)
+    assert bench.measure.step()
+    assert bench.end(row).state is TrialState.MEASURED
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @on_sqlite
