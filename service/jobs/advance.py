@@ -9,7 +9,7 @@ anywhere leaves rows that the next `advance` goes on from.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import structlog
@@ -20,7 +20,7 @@ from service.host import host_name
 from service.jobs import lifecycle, racing, ranking, searching
 from service.jobs.errors import NoLegalSchedule
 from service.jobs.proposing import Ask, Proposer
-from service.jobs.step import Question, Step, Write
+from service.jobs.step import Question, Rest, Step, Write
 from service.store import jobs, leases, trials
 from service.store.database import Database
 from service.store.enums import JobProblemReason, JobProblemState, JobState
@@ -45,17 +45,21 @@ def advance(
     *,
     owner: str | None = None,
     gate: Gate = nullcontext,
+    rests: Callable[[Rest], None] = lambda rest: None,
 ) -> bool:
     """Take every step that can be taken now. False when there was none, or another process is at it.
 
     `gate` is entered around questions to the proposer: they need the CPU that a measurement may be using.
+    `rests` is told, in the end, how long there will be nothing to do, where that is known.
     """
     who = owner or default_owner()
     did = False
     for _ in range(STEPS_MOST):
         with db.glance() as s:  # only to see whether there is one: it is looked at again to take it
             step = look(s, job_id)
-        if step is None:
+        if isinstance(step, Rest):
+            rests(step)
+        if step is None or isinstance(step, Rest):
             break
         if isinstance(step, Question):
             with gate():
@@ -68,8 +72,8 @@ def advance(
     return did
 
 
-def look(s: Session, job_id: int) -> Step | None:
-    """The next step of a job, or None. Only reads."""
+def look(s: Session, job_id: int) -> Step | Rest | None:
+    """The next step of a job; None or a Rest: there is none now. Only reads."""
     job = jobs.get(s, job_id)
     if job is None or not job.open or job.state is JobState.PAUSED:
         return None
@@ -78,14 +82,29 @@ def look(s: Session, job_id: int) -> Step | None:
         return lifecycle.before_running(s, job, rows)
     if job.state is JobState.FINISHING:
         return Write("end job", lambda w: lifecycle.finish(w, job, rows))
+    rests: list[Rest | None] = []
     for row in rows:
+        if row.state not in lifecycle.ACTIVE:
+            continue
         step = _problem_step(s, job, row)
-        if step is not None:
+        if step is not None and not isinstance(step, Rest):
             return step
-    return lifecycle.while_running(s, job, rows)
+        rests.append(step)
+    step = lifecycle.while_running(s, job, rows)
+    return _all_of(rests) if step is None else step
 
 
-def _problem_step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
+def _all_of(rests: Sequence[Rest | None]) -> Rest | None:
+    """One that suits every problem; None where one does not say."""
+    found: Rest | None = None
+    for rest in rests:
+        if rest is None:
+            return None
+        found = rest if found is None else found.shorter(rest)
+    return found
+
+
+def _problem_step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | Rest | None:
     if row.state is JobProblemState.SEARCHING:
         return searching.step(s, job, row)
     if row.state is JobProblemState.RACING:
@@ -107,7 +126,7 @@ def _write(db: Database, job_id: int, owner: str) -> bool:
             step.apply(s)
             _log.debug("step", job=job_id, step=step.name)
         leases.release(s, name, owner)
-        return step is not None
+        return isinstance(step, Write | Question)
 
     return db.run(act)
 
@@ -123,7 +142,7 @@ def _ask(db: Database, job_id: int, proposer: Proposer, owner: str) -> bool:
         if isinstance(step, Question):
             return step, step.ask(s)
         leases.release(s, name, owner)
-        return step is not None
+        return isinstance(step, Write)
 
     taken = db.run(take)
     if isinstance(taken, bool):

@@ -13,7 +13,7 @@ from service.jobs import budgets, canary, history
 from service.jobs.ending import end_search
 from service.jobs.history import History
 from service.jobs.proposing import Ask, Proposal
-from service.jobs.step import Question, Step, Write
+from service.jobs.step import Question, Rest, Step, Write
 from service.jobs.submit import DEFAULT_TRIALS
 from service.jobs.target import arch_model, device_model
 from service.store import devices, jobs, quarantines, trials
@@ -25,11 +25,24 @@ from service.store.transitions import TRIAL_OPEN
 # a batch is worth the switch between compiling and measuring.
 IN_FLIGHT = 8
 LOW_WATER = 4
+# Of a large budget a larger part may be under way: each question has its price, and what one more of the same
+# moment costs in knowledge is little beside hundreds of trials.
+IN_FLIGHT_MOST = 16
+IN_FLIGHT_SHARE = 0.02
+# While enough is under way, and where seconds count, and where they do not.
+REST_S, REST_MOST_S = 1.0, 5.0
 # With its seconds gone and no time measured yet, the default in flight may still end.
 FIRST_TRIAL_GRACE_S = 20.0
 
 
-def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
+def in_flight(row: JobProblemRecord) -> tuple[int, int]:
+    """How many trials are asked for to be under way, and how few they must be for more to be asked for."""
+    share = int(IN_FLIGHT_SHARE * (row.budget_trials or 0))
+    most = min(max(IN_FLIGHT, share), IN_FLIGHT_MOST)
+    return most, most * LOW_WATER // IN_FLIGHT
+
+
+def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | Rest | None:
     """End the search, question the device, ask for proposals, or nothing for now."""
     known = history.of_problem(s, job.id, row.id)
     spent, counts = known.spent, known.counts
@@ -52,13 +65,21 @@ def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | None:
     if row.search.get("exhausted"):
         return _end(job, row, JobProblemReason.SPACE_EXHAUSTED) if spent.open_trials == 0 else None
     left = budgets.trials_left(row, spent)
-    if spent.open_trials > LOW_WATER or left == 0:
-        return None
+    most, few = in_flight(row)
+    if left == 0:
+        return _rest(job, row, spent.open_trials)
+    if spent.open_trials > few:
+        return _rest(job, row, spent.open_trials - few)
     if job.options.get("early_stop", True) and budgets.converged(known.finished, row.budget_trials):
         return _end(job, row, JobProblemReason.CONVERGED)
-    n = IN_FLIGHT - spent.open_trials
+    n = most - spent.open_trials
     wanted = n if left is None else min(n, left)
     return Question(row.id, wanted, lambda r: _ask(r, job, row, known, wanted))
+
+
+def _rest(job: JobRecord, row: JobProblemRecord, ends: int) -> Rest:
+    hurried = job.budget_seconds or row.budget_seconds or row.budget_device_seconds
+    return Rest(ends, REST_S if hurried else REST_MOST_S)
 
 
 def _end(job: JobRecord, row: JobProblemRecord, reason: JobProblemReason) -> Write:

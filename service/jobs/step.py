@@ -1,4 +1,4 @@
-"""What is one step of a job: something to write, or a question to the proposer?"""
+"""What is one step of a job: something to write, a question to the proposer, or a rest?"""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ class Question:
     """How many schedules are wanted."""
     ask: Callable[[Session], Ask]
     """Says everything that the proposer has to know; worked out once the question is really put."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Nothing to do now, and no use to look before so many more trials have ended with a time, a trial has
+    ended otherwise, anything else has moved, or so many seconds are over."""
+
+    ends: int
+    seconds: float
+
+    def shorter(self, other: Rest) -> Rest:
+        """What suits both."""
+        return Rest(min(self.ends, other.ends), min(self.seconds, other.seconds))
 
 
 Step: TypeAlias = Write | Question

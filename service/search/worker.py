@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import structlog
 from rooftile.errors import RooftileError
@@ -18,6 +19,7 @@ from service.host import host_name
 from service.jobs.advance import advance
 from service.jobs.control import close
 from service.jobs.reaper import Reaper
+from service.jobs.step import Rest
 from service.search.proposer import Proposer
 from service.settings import Settings
 from service.store import events, jobs, leases, workers
@@ -79,6 +81,8 @@ class SearchWorker:
         self._busy = False
         self._after = 0
         self._looked_at: dict[int, float] = {}
+        self._rests: dict[int, Rest] = {}
+        """Of jobs that were looked at and had nothing to do, where they said for how long."""
         self._faults: Counter[int] = Counter()
         self.stopping: Callable[[], bool] = lambda: False
         """Asked between jobs: what is left then is seen by whoever goes on, as work that was never begun."""
@@ -100,7 +104,8 @@ class SearchWorker:
         if now_s - self._looked_s < QUIET_S and self._measuring():
             return did
         self._seen_event, self._looked_s = news.latest, now_s
-        moved = self._look_at_all(now_s, news.jobs) if all_of_them else self._advance_all(sorted(news.jobs))
+        told = self._told(news)
+        moved = self._look_at_all(now_s, told) if all_of_them else self._advance_all(sorted(told))
         self._busy = bool(moved)
         if moved and not self._embedded:
             self._ring(moved)
@@ -111,12 +116,30 @@ class SearchWorker:
             ids, self._after = jobs.advanceable(s, self._after)
         if not self._owed:
             # a job whose trials end twice a second was looked at just now
-            ids = [one for one in ids if one in told or now_s - self._looked_at.get(one, -1e9) >= LOOK_S]
+            ids = [one for one in ids if one in told or not self._rested(one, now_s)]
         self._looked_at_all_s, self._owed = now_s, False
-        self._looked_at = {one: at_s for one, at_s in self._looked_at.items() if now_s - at_s < LOOK_S}
+        self._looked_at = {one: at_s for one, at_s in self._looked_at.items() if self._rested(one, now_s)}
+        self._rests = {one: rest for one, rest in self._rests.items() if one in self._looked_at}
         moved = self._advance_all(ids)
         self._rest_s = min(LOOK_REST * (time.monotonic() - now_s), LOOK_MOST_S)
         return moved
+
+    def _told(self, news: events.News) -> set[int]:
+        """The jobs that the news may take on; of the others' rests remembers what is left."""
+        found = set()
+        for job_id in news.jobs:
+            rest, ended = self._rests.get(job_id), news.ended.get(job_id)
+            if rest is None or ended is None or ended >= rest.ends:
+                found.add(job_id)
+            else:
+                self._rests[job_id] = replace(rest, ends=rest.ends - ended)
+        return found
+
+    def _rested(self, job_id: int, now_s: float) -> bool:
+        """It was looked at lately."""
+        rest = self._rests.get(job_id)
+        seconds = LOOK_S if rest is None else rest.seconds
+        return now_s - self._looked_at.get(job_id, -1e9) < seconds
 
     def _advance_all(self, ids: Sequence[int]) -> list[int]:
         return [job_id for job_id in ids if not self.stopping() and self._advance(job_id)]
@@ -154,9 +177,16 @@ class SearchWorker:
 
     def _advance(self, job_id: int) -> bool:
         self._looked_at[job_id] = time.monotonic()
+        self._rests.pop(job_id, None)
+
+        def rests(rest: Rest) -> None:
+            self._rests[job_id] = rest
+
         try:
             with about(job_id=job_id):
-                did = advance(self._db, job_id, self._proposer, owner=self.name, gate=self._gate.shared)
+                did = advance(
+                    self._db, job_id, self._proposer, owner=self.name, gate=self._gate.shared, rests=rests
+                )
         except GateInterrupted:
             raise
         except Exception as error:

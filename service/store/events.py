@@ -14,8 +14,9 @@ A transaction therefore does not see its own events.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from . import clock
 from .bounded import json_object
-from .enums import EventKind
+from .enums import EventKind, TrialState
 from .models import Event, Release
 from .records import EventRecord, Json
 from .transitions import TRIAL_OPEN
@@ -36,6 +37,7 @@ APPEND_LOCK = 0x526F6F66_00000001
 """Key of the advisory lock below which ids are drawn ("Roof", 1)."""
 
 
+_WITH_A_TIME = (TrialState.MEASURED, TrialState.CULLED, TrialState.RANKED)
 _OF_ONE_JOB = (EventKind.TRIAL, EventKind.RACE, EventKind.NOTE)
 
 
@@ -49,6 +51,8 @@ class News:
     """Those of which something has moved that may take them on: not a trial that is still under way."""
     wider: bool
     """Something has moved that may concern any job: a place became free, a verdict came."""
+    ended: Mapping[int, int] = field(default_factory=dict)
+    """How many trials have ended with a time, of those of `jobs` of which nothing else has moved."""
 
 
 @dataclass(frozen=True)
@@ -163,16 +167,24 @@ def latest_id(s: Session, job_id: int | None = None) -> int:
 
 def news(s: Session, last_id: int) -> News:
     """What the events after an id are about."""
-    query = select(Event.job_id, Event.kind, Event.to, func.max(Event.id)).where(Event.id > last_id)
+    columns = (Event.job_id, Event.kind, Event.to)
+    query = select(*columns, func.max(Event.id), func.count()).where(Event.id > last_id)
     latest, told, wider = last_id, set(), False
-    for job_id, kind, to, newest in s.execute(query.group_by(Event.job_id, Event.kind, Event.to)):
+    ended: Counter[int] = Counter()
+    otherwise = set()
+    for job_id, kind, to, newest, count in s.execute(query.group_by(*columns)):
         latest = max(latest, newest)
         if kind is EventKind.TRIAL and to in TRIAL_OPEN:
             continue
         if job_id is not None:
             told.add(job_id)
+            if kind is EventKind.TRIAL and to in _WITH_A_TIME:
+                ended[job_id] += count
+            else:
+                otherwise.add(job_id)
         wider |= job_id is None or kind not in _OF_ONE_JOB
-    return News(latest, frozenset(told), wider)
+    only = {job_id: count for job_id, count in ended.items() if job_id not in otherwise}
+    return News(latest, frozenset(told), wider, only)
 
 
 def moved(s: Session, job_id: int, last_id: int) -> tuple[int, list[int], bool]:

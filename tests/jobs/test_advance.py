@@ -12,6 +12,7 @@ from search_space.schedule import Schedule
 from service.jobs import searching
 from service.jobs.advance import advance, look
 from service.jobs.proposing import Ask, Proposal
+from service.jobs.step import Rest
 from service.search.proposer import Proposer
 from service.store import events, jobs, trials
 from service.store.enums import (
@@ -82,6 +83,36 @@ def test_in_flight_trials_are_bounded(hands: Hands, proposer: Proposer) -> None:
     assert advance(hands.db, job_id, proposer)
     with hands.db.read() as s:
         assert trials.in_flight(s, rows_of(hands.db, job_id)[0].id) == searching.IN_FLIGHT
+
+
+@pytest.mark.parametrize(("budget", "most", "few"), [(40, 8, 4), (600, 12, 6), (5000, 16, 8)])
+def test_of_a_large_budget_more_are_in_flight(
+    hands: Hands, proposer: Proposer, budget: int, most: int, few: int
+) -> None:
+    job_id = post(hands.db, budget={"trials": budget})
+    rests: list[Rest] = []
+    assert advance(hands.db, job_id, proposer, rests=rests.append)
+    assert len(trials_of(hands.db, job_id)) == most
+    assert rests == [Rest(most - few, 5.0)]
+
+
+def test_where_seconds_count_a_rest_is_short(hands: Hands, proposer: Proposer) -> None:
+    job_id = post(hands.db, budget={"trials": 40, "seconds": 600})
+    rests: list[Rest] = []
+    assert advance(hands.db, job_id, proposer, rests=rests.append)
+    assert rests == [Rest(4, 1.0)]
+
+
+def test_a_race_is_no_rest(hands: Hands, proposer: Proposer) -> None:
+    """Of two problems, on two devices, the one that is raced may move at any event."""
+    job_id = post(hands.db, budget={"trials": 8})
+    rests: list[Rest] = []
+    advance(hands.db, job_id, proposer)
+    hands.compile(8)
+    hands.measure(8)
+    advance(hands.db, job_id, proposer, rests=rests.append)
+    assert rows_of(hands.db, job_id)[0].state is JobProblemState.RACING
+    assert rests == []
 
 
 def test_advancing_twice_is_advancing_once(both: Hands, proposer: Proposer) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.hands import DEVICE, Hands, connect
+from support.store import failed
 
 from service.bus import HostGate
 from service.jobs.control import cancel
@@ -21,7 +22,14 @@ from service.search.worker import SearchWorker, make_step
 from service.settings import Settings
 from service.store import jobs, trials, workers
 from service.store.database import Database
-from service.store.enums import JobProblemReason, JobReason, JobState, WorkerKind, WorkerState
+from service.store.enums import (
+    JobProblemReason,
+    JobReason,
+    JobState,
+    TrialReason,
+    WorkerKind,
+    WorkerState,
+)
 
 PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
 
@@ -177,7 +185,7 @@ def test_a_trial_that_ended_makes_its_own_job_looked_at_and_no_other(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "LOOK_S", 600.0)
-    first, second = post(db, seed=1), post(db, seed=2)
+    first, second = (post(db, seed=seed, budget={"trials": 16}) for seed in (1, 2))
     worker = SearchWorker(db, settings(tmp_path), gate=HostGate(tmp_path), proposer=Proposer(scored=50))
     while worker.step():
         pass
@@ -190,13 +198,20 @@ def test_a_trial_that_ended_makes_its_own_job_looked_at_and_no_other(
 
     monkeypatch.setattr(worker_module, "advance", advance)
     hands = Hands(db)
-    assert hands.compile(8) == 8
+    assert hands.compile(16) == 16
     worker.step()
     assert looked == []  # what was compiled asks nothing of a job
+    assert hands.measure(6) == 6
+    worker.step()
+    assert looked == []  # of eight under way three have ended, in each: enough is left
     assert hands.measure(1) == 1
     worker.step()
     assert len(looked) == 1
-    # The end of a job may let another begin: everybody is looked at.
+    hands.on_measure = lambda schedule: failed(TrialReason.CRASH)
+    assert hands.measure(1) == 1
+    worker.step()
+    assert len(looked) == 2  # a failure is looked at, however many are left
+    # The end of a job may let another begin: everybody is looked at, at rest or not.
     looked.clear()
     worker._rest_s = 0.0
     assert cancel(db, first).state is JobState.CANCELLED
