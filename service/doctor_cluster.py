@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +22,7 @@ from service.store import clock, devices, workers
 from service.store.database import Database
 from service.store.enums import WorkerKind
 from service.store.records import WorkerRecord
+from service.version import own_version
 
 LEAST_POSTGRES = 15
 LEAST_REDIS = (6, 2)
@@ -109,7 +110,8 @@ def of_database(settings: Settings) -> list[Check]:
             names = ("max_connections", "superuser_reserved_connections")
             limits = [int(s.execute(text(f"SHOW {name}")).scalar_one()) for name in names]
             used = int(s.execute(text("SELECT count(*) FROM pg_stat_activity")).scalar_one())
-            alive = workers.alive(s)
+            listed = workers.listing(s)
+            alive = [one for one in listed if one.alive]
             out_of_service = [one.key for one in devices.listing(s) if one.state == "out_of_service"]
     finally:
         database.close()
@@ -118,6 +120,7 @@ def of_database(settings: Settings) -> list[Check]:
         skew((here - there).total_seconds()),
         connections(limits[0] - limits[1], used, len(alive)),
         reporting(alive, out_of_service),
+        uniform(listed, there),
     ]
 
 
@@ -164,6 +167,27 @@ def reporting(alive: Sequence[WorkerRecord], out_of_service: Sequence[str]) -> C
     if out_of_service:
         return Check("workers", State.NOTE, found, "See its reason: `rooftile device list`.")
     return Check("workers", State.OK, found)
+
+
+def uniform(listed: Sequence[WorkerRecord], now: datetime) -> Check:
+    """Whether all who report run this release and go by this ROOFTILE_LEASE_S: one renews by its own, and is
+    judged by the others'."""
+    ours = (own_version(), periods.lease_s())
+    others = []
+    for one in listed:
+        theirs = (
+            str(one.data.get("version", "?")),
+            float(one.data.get("lease_s", ours[1])),
+        )
+        # A worker of longer periods reports seldom, and lives all the same.
+        lately = now - one.heartbeat_at <= timedelta(seconds=1.5 * max(theirs[1], ours[1]))
+        if lately and theirs != ours:
+            others.append(f"{one.kind} on {one.host} has {theirs[0]}, {theirs[1]:g} s")
+    found = f"release {ours[0] or '?'}, {periods.VARIABLE} {ours[1]:g} s"
+    if others:
+        fix = f"Install one release everywhere, and set {periods.VARIABLE} to one value in all processes."
+        return Check("processes", State.NOTE, f"here {found}; {'; '.join(sorted(set(others)))}", fix)
+    return Check("processes", State.OK, f"{found} in all workers")
 
 
 _NEEDED = (WorkerKind.SEARCH, WorkerKind.COMPILE, WorkerKind.EMULATE, WorkerKind.MEASURE)

@@ -27,6 +27,7 @@ from service.store.database import Database
 from service.store.enums import WorkerKind, WorkerState
 from service.store.errors import StoreError
 from service.store.records import ClaimId
+from service.version import told
 
 _log = structlog.get_logger("rooftile.worker")
 
@@ -134,7 +135,7 @@ class Keeper:
 
     def waits(self, for_what: str) -> None:
         """Report, before `start`, that this worker cannot begin yet, and why. It holds no lease."""
-        data = {**self.data, "waits_for": for_what}
+        data = {**self.data, **told(), "waits_for": for_what}
         me = (self.owner, self.kind, self.host, os.getpid(), self.device_key, WorkerState.WAITING, data)
         self._guarded(lambda: self._database.run(lambda s: workers.heartbeat(s, *me)))
 
@@ -236,7 +237,7 @@ class Keeper:
             self._renewed_at = asked_at
 
     def _beat(self) -> None:
-        state, data = WorkerState.BUSY if self._busy() else WorkerState.IDLE, self.data
+        state, data = WorkerState.BUSY if self._busy() else WorkerState.IDLE, {**self.data, **told()}
         lacking = self._lacking
         if lacking is not None:
             state, data = WorkerState.WAITING, {**data, "waits_for": lacking}

@@ -33,6 +33,7 @@ from service.store.enums import (
     WorkerState,
 )
 from service.store.errors import IllegalTransition, NotFound, StoreError
+from service.version import told
 
 _log = structlog.get_logger("rooftile.search")
 
@@ -149,7 +150,7 @@ class SearchWorker:
         state = WorkerState.BUSY if self._busy else WorkerState.IDLE
         self._db.run(
             lambda s: workers.heartbeat(
-                s, self.name, WorkerKind.SEARCH, host_name(), os.getpid(), None, state
+                s, self.name, WorkerKind.SEARCH, host_name(), os.getpid(), None, state, told()
             )
         )
         return False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from bench.servers.valkey import Valkey
 from service import doctor_cluster as cluster
@@ -13,9 +15,11 @@ from service.bus import app as bus_app
 from service.doctor import examine
 from service.doctor_cluster import State
 from service.settings import Settings
-from service.store import workers
+from service.store import clock, workers
 from service.store.database import Database
 from service.store.enums import WorkerKind, WorkerState
+from service.store.models import Worker
+from service.version import told
 
 
 @pytest.fixture
@@ -30,11 +34,21 @@ def test_a_cluster_that_is_well(valkey: Valkey, postgres_url: str, tmp_path: Pat
     database = Database(postgres_url)
     with database.begin() as s:
         for kind in (WorkerKind.SEARCH, WorkerKind.COMPILE, WorkerKind.EMULATE, WorkerKind.MEASURE):
-            workers.heartbeat(s, f"{kind}-1", kind, "host", 1, None, WorkerState.IDLE)
+            workers.heartbeat(s, f"{kind}-1", kind, "host", 1, None, WorkerState.IDLE, told())
     database.close()
     settings = Settings(home=tmp_path / "home", database_url=postgres_url, broker_url=valkey.url)
     found = {check.name: check for check in examine(settings)}
-    for name in ("database", "broker", "celery", "postgres", "clock", "connections", "workers", "locks"):
+    for name in (
+        "database",
+        "broker",
+        "celery",
+        "postgres",
+        "clock",
+        "connections",
+        "workers",
+        "processes",
+        "locks",
+    ):
         assert found[name].state is State.OK, found[name]
         assert not found[name].fix
     assert "1 search, 1 compile, 1 emulate, 1 measure" in found["workers"].found
@@ -90,3 +104,34 @@ def test_a_broker_with_sqlite_is_told(valkey: Valkey, tmp_path: Path) -> None:
     found = {check.name: check for check in examine(Settings(home=tmp_path / "home", broker_url=valkey.url))}
     assert found["postgres"].state is State.MISSING
     assert "Postgres" in found["postgres"].fix
+
+
+def test_workers_of_another_release_or_other_periods_are_named(postgres_url: str, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home", database_url=postgres_url)
+    database = Database(postgres_url)
+
+    def report(name: str, kind: WorkerKind, seconds_ago: float = 0.0, **other: object) -> None:
+        data = {**told(), **other}
+        with database.begin() as s:
+            workers.heartbeat(s, name, kind, f"host-of-{name}", 1, None, WorkerState.IDLE, data)
+            then = clock.now(s) - timedelta(seconds=seconds_ago)
+            s.execute(update(Worker).where(Worker.id == name).values(heartbeat_at=then))
+
+    def look() -> cluster.Check:
+        return next(one for one in cluster.of_database(settings) if one.name == "processes")
+
+    report("same", WorkerKind.SEARCH)
+    assert look().state is State.OK
+    # It reports each 150 s, and is dead by what the doctor goes by.
+    report("slow", WorkerKind.MEASURE, 200.0, lease_s=600.0)
+    report("gone", WorkerKind.MEASURE, 2000.0, lease_s=600.0)
+    report("old", WorkerKind.COMPILE, version="0.0.9")
+    found = look()
+    assert found.state is State.NOTE
+    assert "compile on host-of-old has 0.0.9, 20 s" in found.found
+    assert "measure on host-of-slow has" in found.found
+    assert "600 s" in found.found
+    assert "same" not in found.found
+    assert "gone" not in found.found
+    assert "ROOFTILE_LEASE_S" in found.fix
+    database.close()

@@ -30,6 +30,7 @@ from service.store.enums import (
     WorkerKind,
     WorkerState,
 )
+from service.version import told
 
 PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
 
@@ -176,6 +177,7 @@ def test_the_heartbeat_is_a_row_that_goes_with_the_worker(db: Database, tmp_path
         row = workers.get(s, worker.name)
     assert row is not None
     assert (row.kind, row.state, row.alive) == (WorkerKind.SEARCH, WorkerState.IDLE, True)
+    assert row.data == told()
     worker.close()
     with db.read() as s:
         assert workers.get(s, worker.name) is None

@@ -53,6 +53,7 @@ from service.store.records import (
     ProblemRecord,
     TrialRecord,
 )
+from service.version import told
 from worker.compiling import CompileWorker
 from worker.errors import CompilerMissingError, DeviceBusyError
 from worker.keeper import Keeper
@@ -439,7 +440,7 @@ def test_a_worker_reports_and_leaves_no_row(database: Database) -> None:
     with database.read() as s:
         (row,) = workers.alive(s, WorkerKind.COMPILE)
     assert row.id == keeper.owner
-    assert row.data == {"slots": 2}
+    assert row.data == {"slots": 2, **told()}
     keeper.stop()
     with database.read() as s:
         assert workers.alive(s, WorkerKind.COMPILE) == []
