@@ -124,6 +124,27 @@ def _principal(token: TokenRecord) -> Principal:
     )
 
 
+class Standing:
+    """Whether somebody who was let in may stay: for an answer that lasts."""
+
+    def __init__(self, state: AppState, principal: Principal) -> None:
+        self._state, self._principal = state, principal
+        self._epoch = state.known_tokens.epoch()
+
+    def doubtful(self) -> bool:
+        """Whether some token or session was ended since; costs nothing."""
+        return self._epoch != self._state.known_tokens.epoch()
+
+    def holds(self) -> bool:
+        """Asks the database, in a thread. What runs out in time is seen by this alone."""
+        self._epoch = self._state.known_tokens.epoch()
+        who = self._principal
+        with self._state.database.read() as s:
+            if who.session_id is not None:
+                return logins.lives(s, who.session_id)
+            return who.token_id is not None and tokens.lives(s, who.token_id)
+
+
 def _touch(state: AppState, token_id: int) -> None:
     """Note that a token is in use, at most once a minute, so that reads stay reads."""
     now = time.monotonic()

@@ -16,6 +16,7 @@ import anyio.to_thread
 import structlog
 from fastapi.sse import format_sse_event
 
+from service.api.auth import Principal, Standing
 from service.api.errors import BadFieldError
 from service.api.state import AppState
 from service.api.streams import written
@@ -58,12 +59,13 @@ def parse_last_event_id(header: str | None, query: int | None) -> int:
     return int(text)
 
 
-async def stream(state: AppState, job_id: int, after: int) -> AsyncIterator[bytes]:
-    """The events of a job as text/event-stream."""
+async def stream(state: AppState, principal: Principal, job_id: int, after: int) -> AsyncIterator[bytes]:
+    """The events of a job as text/event-stream, for as long as the principal may read them."""
     last = after
+    standing = Standing(state, principal)
     yield format_sse_event(comment="rooftile", retry=RETRY_MS)
     # First listen, then read what was before: nothing falls between, and what comes twice has an old id.
-    with state.streams.following(job_id) as following:
+    with state.streams.following(job_id, principal.owner) as following:
         behind = True
         while not state.stopping.is_set():
             while behind:
@@ -81,6 +83,9 @@ async def stream(state: AppState, job_id: int, after: int) -> AsyncIterator[byte
                     return
                 behind = len(look.rows) >= _BATCH
             rows = await following.wait(PING_S)
+            # at a ping too: a token may have run out
+            if (standing.doubtful() or not rows) and not await _holds(state, standing):
+                return
             if following.behind:
                 following.behind, behind = False, True
                 continue
@@ -94,6 +99,14 @@ async def stream(state: AppState, job_id: int, after: int) -> AsyncIterator[byte
                 return
             if not rows:
                 yield format_sse_event(comment="ping")
+
+
+async def _holds(state: AppState, standing: Standing) -> bool:
+    try:
+        return await anyio.to_thread.run_sync(standing.holds, limiter=state.limiter())
+    except StoreError as error:
+        _log.warning("stream cut", error=str(error))
+        return False
 
 
 def _end(job_id: int, last: int) -> bytes:

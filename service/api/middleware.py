@@ -53,13 +53,17 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
+MOST_UNDER_WAY = 256
+"""Requests in one process."""
+
+
 class Overload:
     """503 at once when more requests are under way than could be answered soon. Streams do not count, and
     /healthz is always answered."""
 
-    def __init__(self, app: ASGIApp, most: int = 256) -> None:
+    def __init__(self, app: ASGIApp, most: int | None = None) -> None:
         self.app = app
-        self.most = most
+        self.most = MOST_UNDER_WAY if most is None else most
         self.under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

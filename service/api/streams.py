@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fastapi.sse import format_sse_event
 
 from service.api import render
+from service.api.errors import TooManyError, UnavailableError
 from service.api.tail import BATCH
 from service.store import events
 from service.store.database import Database
@@ -30,6 +31,8 @@ _ENDED = {state.value for state in final(JOB)}
 MOST_BEHIND = 2000
 """Events that are held for a client that does not read; it gets the rest from the database, at its pace."""
 
+MOST_OF_ONE, MOST_OPEN = 1000, 4000
+"""Open streams of one token, or session, and of all, in a process; some 30 KB each."""
 WOKEN_AT_ONCE = 8
 """Streams that send in one pass of the loop: half a millisecond of it."""
 LEAST_PAUSE_S = 0.0005
@@ -94,21 +97,45 @@ class Streams:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._open: Counter[str] = Counter()
         self._followers: dict[int, set[Following]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._to_wake: deque[Following] = deque()
         self._in_line: set[Following] = set()
         self._waker: asyncio.Task[None] | None = None
 
+    @property
+    def open(self) -> int:
+        """Streams."""
+        return self._open.total()
+
+    def check_room(self, owner: str) -> None:
+        """TooManyError, or UnavailableError, where this process has as many streams open as it should."""
+        if self._open[owner] >= MOST_OF_ONE:
+            raise TooManyError(
+                f"This token has {MOST_OF_ONE} event streams open; close some.",
+                value=self._open[owner],
+                allowed=f"at most {MOST_OF_ONE}",
+                headers={"Retry-After": "5"},
+            )
+        if self._open.total() >= MOST_OPEN:
+            raise UnavailableError(
+                f"{MOST_OPEN} event streams are open here; ask again.", headers={"Retry-After": "5"}
+            )
+
     @contextmanager
-    def following(self, job_id: int) -> Iterator[Following]:
-        """Hear the events of a job from now on."""
+    def following(self, job_id: int, owner: str) -> Iterator[Following]:
+        """Hear the events of a job from now on; `owner` is who does."""
         self._loop = asyncio.get_running_loop()
         one = Following()
         self._followers.setdefault(job_id, set()).add(one)
+        self._open[owner] += 1
         try:
             yield one
         finally:
+            self._open[owner] -= 1
+            if not self._open[owner]:
+                del self._open[owner]
             rest = self._followers[job_id]
             rest.discard(one)
             if not rest:

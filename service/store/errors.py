@@ -13,6 +13,7 @@ StoreError                    one sentence for a person, never a password
   IllegalTransition           the transition table has no such move
   ArtifactMismatch            bytes do not have the hash they came with
   ReleasePinned               a pinned release is not replaced
+  TokenEnded                  a token that was revoked or has expired is to be the admin's: give another
   IdempotencyConflict         the same Idempotency-Key came with another body
 """
 
@@ -75,6 +76,10 @@ class IllegalTransition(StoreError):
         self.source = source
         self.to = to
         self.allowed = allowed
+
+
+class TokenEnded(StoreError):
+    """A token that has ended does not come back."""
 
 
 class ArtifactMismatch(StoreError):

@@ -8,12 +8,12 @@ from datetime import timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from . import clock
+from . import clock, events
 from .enums import Scope
 from .models import Login, LoginCode
 from .records import BrowserSession
 from .sql import changed
-from .tokens import digest, new_secret, scopes_of
+from .tokens import REVOKED, digest, new_secret, scopes_of
 
 
 def create_code(s: Session, scopes: Collection[Scope], expires_in_s: float = 600.0) -> str:
@@ -68,10 +68,19 @@ def check(s: Session, cookie: str) -> BrowserSession | None:
     return None if row is None else _record(row)
 
 
+def lives(s: Session, session_id: int) -> bool:
+    """Whether it is valid still."""
+    row = s.get(Login, session_id, populate_existing=True)
+    return row is not None and row.revoked_at is None and row.expires_at > clock.now(s)
+
+
 def revoke(s: Session, session_id: int) -> bool:
     """Logs out; False if it was out already."""
     live = (Login.id == session_id) & Login.revoked_at.is_(None)
-    return changed(s, update(Login).where(live).values(revoked_at=clock.now(s))) == 1
+    ended = changed(s, update(Login).where(live).values(revoked_at=clock.now(s))) == 1
+    if ended:
+        events.note(s, None, REVOKED)
+    return ended
 
 
 def forget(s: Session) -> int:

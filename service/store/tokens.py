@@ -18,6 +18,7 @@ from service.host import host_name
 
 from . import audit, clock, events
 from .enums import AuditAction, Scope
+from .errors import TokenEnded
 from .models import Token
 from .records import By, TokenRecord
 from .sql import changed, insert_ignoring
@@ -60,19 +61,28 @@ def create(
 
 
 def ensure(s: Session, name: str, scopes: Collection[Scope], clear: str) -> TokenRecord:
-    """Makes a token of this clear text valid (ROOFTILE_TOKEN of `serve`, the file in ROOFTILE_HOME).
-    An older token of the same name with another text is revoked."""
+    """Makes a token of this clear text (ROOFTILE_TOKEN, the file in ROOFTILE_HOME), or gives it these scopes.
+    An older token of the same name with another text is revoked. TokenEnded for a text whose token has ended:
+    else whoever has one that leaked would only have to wait for the next start."""
     now = clock.now(s)
     hashed = digest(clear)
+    values = {"name": name, "token_sha256": hashed, "scopes": scopes_of(scopes), "created_at": now}
+    made = insert_ignoring(s, Token, values)
+    row = s.scalars(_with(hashed)).one()
+    if not _valid(row, now):
+        when = row.revoked_at or row.expires_at
+        assert when is not None
+        raise TokenEnded(
+            f"The token given as {name} was revoked or has expired ({when:%Y-%m-%d %H:%M} UTC), and stays so:"
+            " set another ROOFTILE_TOKEN, or remove the file `token` in ROOFTILE_HOME to get a new one."
+        )
+    if not made and (row.name, row.scopes) != (name, scopes_of(scopes)):
+        made = True  # told like a new one: it may do other things now
+        row.name, row.scopes = name, scopes_of(scopes)
+        s.flush()
     others = (Token.name == name) & (Token.token_sha256 != hashed) & Token.revoked_at.is_(None)
     ended = s.scalars(select(Token.id).where(others).order_by(Token.id)).all()
     changed(s, update(Token).where(others).values(revoked_at=now))
-    values = {"name": name, "token_sha256": hashed, "scopes": scopes_of(scopes), "created_at": now}
-    made = insert_ignoring(s, Token, values)
-    if not made:
-        valid = {"name": name, "scopes": scopes_of(scopes), "revoked_at": None, "expires_at": None}
-        changed(s, update(Token).where(Token.token_sha256 == hashed).values(**valid))
-    row = s.scalars(_with(hashed)).one()
     if ended:
         events.note(s, None, REVOKED)
     who = By("service", host_name())
@@ -96,6 +106,12 @@ def check(s: Session, clear: str) -> TokenRecord | None:
 def was_made(s: Session, clear: str) -> bool:
     """Whether there ever was a token of this clear text: one that has ended is no guess."""
     return s.scalar(_with(digest(clear))) is not None
+
+
+def lives(s: Session, token_id: int) -> bool:
+    """Whether it is valid still."""
+    row = s.get(Token, token_id, populate_existing=True)
+    return row is not None and _valid(row, clock.now(s))
 
 
 def touch(s: Session, token_id: int) -> None:

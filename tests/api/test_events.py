@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,7 +24,10 @@ from fastapi import FastAPI
 from sqlalchemy import event as sa_event
 
 from service.api import events, streams
+from service.api.auth import COOKIE
 from service.settings import Settings
+from service.store import logins, tokens
+from service.store.enums import Scope
 
 ADMIN = "admin-token-of-the-tests-0123456789"
 HEADERS = {"Authorization": f"Bearer {ADMIN}"}
@@ -170,6 +173,97 @@ def test_forty_open_streams_hold_up_nobody(app: FastAPI, server: str, seed: Any)
                 taken.append(time.monotonic() - start)
         for path, taken in times.items():
             assert sorted(taken)[len(taken) // 2] < 0.2, (path, taken)
+
+
+def test_who_goes_is_forgotten(app: FastAPI, server: str, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    seed.start(job)
+    followed, kept = app.state.rooftile.streams, []
+    with ExitStack() as stack:
+        client = stack.enter_context(httpx2.Client(headers=HEADERS, timeout=20))
+        for _ in range(20):
+            answer = stack.enter_context(client.stream("GET", f"{server}/v1/jobs/{job.id}/events"))
+            kept.append(read(answer.iter_lines()))  # else its answer is closed
+            assert next(kept[-1])
+        until(lambda: followed.open == 20)
+        assert "rooftile_event_streams 20.0" in client.get(f"{server}/metrics").text
+    until(lambda: followed.open == 0)
+    assert not followed._followers
+    assert "rooftile_event_streams 0.0" in httpx2.get(f"{server}/metrics", headers=HEADERS).text
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_token_has_a_number_of_streams_and_a_process_too(
+    server: str, seed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = seed.job()
+    with seed.database.begin() as s:
+        _, clear = tokens.create(s, "one", {Scope.READ})
+    url, other = f"{server}/v1/jobs/{job.id}/events", {"Authorization": f"Bearer {clear}"}
+    monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(streams, "MOST_OPEN", 3)
+    kept = []
+    with httpx2.Client(timeout=20) as client, ExitStack() as stack:
+
+        def stream(headers: dict[str, str]) -> httpx2.Response:
+            answer = stack.enter_context(client.stream("GET", url, headers=headers))
+            if answer.status_code == 200:
+                kept.append(read(answer.iter_lines()))  # else it is closed
+                while "event" not in next(kept[-1]):
+                    pass
+            return answer
+
+        assert [stream(other).status_code for _ in range(3)] == [200, 200, 429]
+        assert stream(HEADERS).status_code == 200
+        refused = stream(HEADERS)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+
+
+@pytest.mark.parametrize("way", ["revoked", "expired", "logged out"])
+def test_a_stream_ends_with_the_right_to_read_it(
+    server: str, seed: Any, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "expired":
+        monkeypatch.setattr(events, "PING_S", 0.2)
+    seed.device()
+    job = seed.job()
+    row = seed.start(job)[0]
+    url = f"{server}/v1/jobs/{job.id}/events"
+    told: list[dict[str, Any]] = []
+    with seed.database.begin() as s:
+        if way == "logged out":
+            redeemed = logins.redeem(s, logins.create_code(s, {Scope.READ}))
+            assert redeemed is not None
+            session, cookie = redeemed
+            headers = {"Cookie": f"{COOKIE}={cookie}"}
+        else:
+            record, clear = tokens.create(s, "one", {Scope.READ}, 2.0 if way == "expired" else None)
+            headers = {"Authorization": f"Bearer {clear}"}
+
+    def listen() -> None:
+        with httpx2.stream("GET", url, headers=headers, timeout=20) as answer:
+            assert answer.status_code == 200
+            told.extend(one for one in read(answer.iter_lines()) if "event" in one)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    if way != "expired":
+        time.sleep(0.5)
+        with seed.database.begin() as s:
+            assert logins.revoke(s, session.id) if way == "logged out" else tokens.revoke(s, record.id)
+        time.sleep(1.0)  # four looks of the tail
+        seed.trials(row, [900.0, 600.0])
+    thread.join(20)
+    assert not thread.is_alive()
+    assert told
+    assert not [one for one in told if one["event"] in ("trial", "end")]
 
 
 def test_a_client_that_does_not_read_gets_the_rest_from_the_database(

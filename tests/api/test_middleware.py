@@ -14,7 +14,9 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from service.api import handlers, middleware
+from service.api.app import create_app
 from service.api.errors import ApiError, TooLargeError
+from service.settings import Settings
 
 
 async def _hello(_request: Request) -> Response:
@@ -108,6 +110,14 @@ def test_the_browser_is_told_what_it_may_do(client: TestClient) -> None:
     assert headers["Referrer-Policy"] == "no-referrer"
     assert "Authorization" in headers["Vary"]
     assert headers["Cache-Control"] == "private, no-cache"
+
+
+def test_the_app_refuses_what_is_too_much(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "MOST_UNDER_WAY", 0)
+    with TestClient(create_app(settings)) as client:
+        refused = client.get("/v1/jobs")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert client.get("/healthz").status_code == 200
 
 
 def test_overload_is_answered_at_once_and_streams_do_not_count() -> None:

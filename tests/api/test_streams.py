@@ -52,7 +52,7 @@ class Crowd:
     async def __aenter__(self) -> Crowd:
         self._stack = ExitStack()
         for number in range(STREAMS):
-            one = self._stack.enter_context(self._streams.following(1))
+            one = self._stack.enter_context(self._streams.following(1, "token:1"))
             self._tasks.append(asyncio.create_task(self._hear(number, one)))
         self._tasks.append(asyncio.create_task(self._count()))
         await asyncio.sleep(0)
@@ -140,7 +140,7 @@ def test_the_end_of_a_job_and_of_the_service_reach_all(streams: Streams) -> None
 
 def test_one_that_does_not_read_holds_so_many_and_then_none(streams: Streams) -> None:
     async def run() -> None:
-        with streams.following(1) as slow:
+        with streams.following(1, "token:1") as slow:
             first = [event(number) for number in range(1, MOST_BEHIND + 1)]
             await told(streams, first[:-1])
             await asyncio.sleep(0.1)
@@ -158,7 +158,7 @@ def test_who_left_while_waiting_for_its_turn_holds_up_nobody(streams: Streams) -
         async with Crowd(streams) as crowd:
             with ExitStack() as stack:
                 for _ in range(20):
-                    stack.enter_context(streams.following(1))
+                    stack.enter_context(streams.following(1, "token:1"))
                 streams.told([event(1)])
                 await asyncio.sleep(0)  # lined up, and now they go
             await crowd.all_heard(1)

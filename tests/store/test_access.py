@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from support.store import DEVICE, POLICY_KEY, beat, new_job, problem
 
 from service.store import demand, devices, idempotency, jobs, logins, problems, tokens, workers
 from service.store.database import Database
-from service.store.enums import DeviceState, JobState, Scope, WorkerKind, WorkerState
-from service.store.errors import IdempotencyConflict, NotFound
+from service.store.enums import AuditAction, DeviceState, JobState, Scope, WorkerKind, WorkerState
+from service.store.errors import IdempotencyConflict, NotFound, TokenEnded
+from service.store.models import Audit
 from service.store.records import DeviceRecord, NewDemand
 
 
@@ -44,9 +45,35 @@ def test_the_servers_own_token_follows_its_file(database: Database) -> None:
         second = tokens.ensure(s, "admin", [Scope.ADMIN], "secret-2")
         assert second.id != first.id
         assert tokens.check(s, "secret-1") is None
-        assert tokens.ensure(s, "admin", [Scope.ADMIN], "secret-1").id == first.id
-        assert tokens.check(s, "secret-1") is not None
-        assert tokens.check(s, "secret-2") is None
+        with pytest.raises(TokenEnded, match="was revoked or has expired"):
+            tokens.ensure(s, "admin", [Scope.ADMIN], "secret-1")
+        assert tokens.check(s, "secret-1") is None
+        assert tokens.check(s, "secret-2") is not None
+
+
+def test_a_token_that_leaked_does_not_come_back_with_the_next_start(database: Database) -> None:
+    with database.begin() as s:
+        leaked = tokens.ensure(s, "ROOFTILE_TOKEN", [Scope.ADMIN], "secret-1")
+        assert tokens.revoke(s, leaked.id)
+        _, short = tokens.create(s, "short", [Scope.READ], expires_in_s=-1)
+    for clear in ("secret-1", short):
+        with pytest.raises(TokenEnded), database.begin() as s:
+            tokens.ensure(s, "ROOFTILE_TOKEN", [Scope.ADMIN], clear)
+        with database.begin() as s:
+            assert tokens.check(s, clear) is None
+
+
+def test_a_token_that_may_do_more_from_now_on_is_in_the_audit(database: Database) -> None:
+    with database.begin() as s:
+        record, clear = tokens.create(s, "reader", [Scope.READ])
+        tokens.ensure(s, "ROOFTILE_TOKEN", [Scope.ADMIN], clear)
+        tokens.ensure(s, "ROOFTILE_TOKEN", [Scope.ADMIN], clear)
+        found = tokens.check(s, clear)
+        assert found is not None
+        assert (found.id, found.scopes) == (record.id, {Scope.ADMIN})
+    with database.read() as s:
+        rows = s.scalars(select(Audit).where(Audit.subject == f"token:{record.id}")).all()
+    assert [(row.action, row.data["scopes"]) for row in rows] == [(AuditAction.TOKEN_MADE, ["admin"])]
 
 
 def test_a_login_code_works_once(database: Database) -> None:

@@ -219,6 +219,7 @@ def existing(s: Session, job_id: int) -> JobRecord:
 def get_events(
     request: Request,
     job_id: IdPath,
+    principal: Annotated[Principal, needs(Scope.READ)],
     after: Annotated[int | None, Query(ge=0, le=MAX_ID, description="go on after this id")] = None,
     last_event_id: Annotated[str | None, Header(description="as a reconnecting browser sends it")] = None,
 ) -> Response:
@@ -228,8 +229,9 @@ def get_events(
     number = row_id(job_id, "job")
     with state.database.read() as s:
         existing(s, number)
+    state.streams.check_room(principal.owner)
     return StreamingResponse(
-        events.stream(state, number, first), media_type="text/event-stream", headers=events.HEADERS
+        events.stream(state, principal, number, first), media_type="text/event-stream", headers=events.HEADERS
     )
 
 
