@@ -14,6 +14,7 @@ from rooftile.errors import FieldError
 
 from service.api import lookup
 from service.api.index import ReleaseIndex
+from service.jobs.target import policy_key
 from service.store.database import Database
 
 MOST = 64
@@ -75,6 +76,9 @@ class Asking:
                 continue
             best, row = answer
             text = best.model_dump_json().encode()
+            if best.level == "none" and one.question.device != lookup.AUTO:
+                key = (best.problem_key, one.question.device, policy_key(best.policy))
+                self._index.keep_miss(one.body, key, epoch, text)
             if row is not None:
                 key = (row.problem_key, row.device_key, row.policy_key)
                 self._index.keep(

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.api import CPU, gemm
 
-from service.api import lookup
+from service.api import index, lookup
 from service.api.index import MOST_BODY_BYTES
 from service.jobs import releases as decide
 from service.store import jobs, releases
@@ -163,3 +163,43 @@ def test_a_padded_question_is_answered_and_not_remembered(client: TestClient, se
     for _ in range(2):
         assert client.post("/v1/best", content=body, headers=headers).json()["level"] == "exact"
     assert state.index.answer(body) is None
+
+
+@both
+def test_that_there_is_no_release_is_kept_until_something_moves(
+    client: TestClient, seed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "MISS_S", 600.0)
+    seed.device()
+    until(lambda: served(client, 1)["level"] == "none" and from_index(client, 1) is not None)
+    assert "Not tuned yet" in served(client, 1)["reason"]
+    job = seed.job({"problem": gemm(m=1), "device": CPU, "budget": {"trials": 90}})
+    until(lambda: "is to tune it" in served(client, 1)["reason"])
+    until(lambda: from_index(client, 1) is not None)
+    row = seed.start(job)[0]
+    seed.release(row, seed.trials(row, [600.0])[0], 600.0, 700.0)
+    until(lambda: served(client, 1)["level"] == "exact")
+
+
+def test_what_moves_without_an_event_is_seen_in_seconds(
+    client: TestClient, seed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "MISS_S", 0.3)
+    seed.device()
+    until(lambda: served(client, 1)["level"] == "none" and from_index(client, 1) is not None)
+    until(lambda: from_index(client, 1) is None)
+
+
+def test_of_what_device_auto_means_no_miss_is_kept(client: TestClient, seed: Any) -> None:
+    seed.device()
+    body = json.dumps({"problem": gemm(m=1), "device": "auto"}).encode()
+    headers = {"Content-Type": "application/json"}
+    assert client.post("/v1/best", content=body, headers=headers).json()["level"] == "none"
+    assert client.app.state.rooftile.index.answer(body) is None  # type: ignore[attr-defined]
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
