@@ -9,6 +9,8 @@ import signal
 import sys
 import threading
 import time
+import traceback
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -37,6 +39,8 @@ def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> Non
         os._exit(1)
 
 
+INNERMOST = 6
+"""Calls of each thread that are told."""
 LAST_S = 9.0
 """From being told to stop to the end of a process whose end in order hangs. Compose kills after 20 s."""
 
@@ -47,10 +51,24 @@ def leave_at_last() -> None:
 
     def end() -> None:
         time.sleep(LAST_S)
-        _log.error(f"not ended in order within {LAST_S:.0f} s of being told to; it ends now")
+        text = f"not ended in order within {LAST_S:.0f} s of being told to; it ends now"
+        with contextlib.suppress(Exception):  # whatever it is: the end must come
+            _log.error(text, threads=where_threads_are())
         leave(0)
 
     threading.Thread(target=end, name="last-resort", daemon=True).start()
+
+
+def where_threads_are() -> dict[str, str]:
+    """Where each other thread of this process stands, the innermost call first: what holds it up."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = {}
+    for ident, top in sys._current_frames().items():
+        if ident != threading.get_ident():
+            calls = reversed(traceback.extract_stack(top)[-INNERMOST:])
+            place = " < ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls)
+            found[names.get(ident, str(ident))] = place
+    return found
 
 
 def stop_at_once(_number: int, _frame: FrameType | None) -> NoReturn:
