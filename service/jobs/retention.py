@@ -1,7 +1,8 @@
 """When is old bulk let go, by whom, and how much at a time?
 
-Whichever search worker holds the lease, one batch after the other, each a transaction of milliseconds, and
-not while somebody on its host measures. `rooftile compact` does the same by hand.
+Once an hour, however many search workers there are: whichever holds the lease then. One batch after the
+other, each a transaction of milliseconds, and not while somebody on its host measures. `rooftile compact`
+does the same by hand.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from service.store.database import Database
 _log = structlog.get_logger("rooftile.retention")
 
 LEASE = "retention"
+DONE = "retention done"
+"""The mark of the last time that it was gone through to the end."""
 LEASE_S = 60.0
 EVERY_S = 3600.0
 TRIALS = 100
@@ -126,14 +129,33 @@ class Tidying:
 
     def step(self) -> bool:
         """Always False: there is no hurry."""
-        if time.monotonic() < self._next_s or not self._hold():
+        if time.monotonic() < self._next_s:
+            return False
+        rest_s = self._rest_s()
+        if rest_s > 0:
+            self._next_s = time.monotonic() + rest_s
+            return False
+        if not self._hold():
+            return False
+        if self._rest_s() > 0:  # another one was quicker, and has ended
+            self.db.run(lambda s: leases.release(s, LEASE, self.owner))
             return False
         self._next_s = time.monotonic() + EVERY_S
         counts = Retention(self.db, self.settings).run(self._go_on)
         if +counts:
             _log.info("let go", **{kind: count for kind, count in counts.items() if count})
-        self.db.run(lambda s: leases.release(s, LEASE, self.owner))
+        self.db.run(self._end)
         return False
+
+    def _rest_s(self) -> float:
+        """For how long nobody need do it again."""
+        with self.db.read() as s:
+            since_s = leases.since_mark_s(s, DONE)
+        return 0.0 if since_s is None else EVERY_S - since_s
+
+    def _end(self, s: Session) -> None:
+        if leases.release(s, LEASE, self.owner) and not self.stopping():
+            leases.mark(s, DONE, self.owner)
 
     def _go_on(self) -> bool:
         while self.measuring() and not self.stopping():

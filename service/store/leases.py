@@ -72,6 +72,17 @@ def forget(s: Session, name: str) -> None:
     changed(s, delete(Lease).where(Lease.name == name))
 
 
+def mark(s: Session, name: str, owner: str) -> None:
+    """Leaves the time of now under a name, as a lease that is held no longer."""
+    acquire(s, name, owner, 0.0)
+
+
+def since_mark_s(s: Session, name: str) -> float | None:
+    """Seconds since the last `mark`; None: there was none."""
+    at = s.scalar(select(Lease.expires_at).where(Lease.name == name))
+    return None if at is None else (clock.now(s) - at).total_seconds()
+
+
 def holder(s: Session, name: str) -> LeaseRecord | None:
     """Who holds it now; None where it is free or ran out."""
     now = clock.now(s)

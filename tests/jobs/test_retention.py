@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from service.jobs.retention import Retention, Tidying
 from service.settings import Settings
 from service.store import artifacts, clock, events, leases, trials
 from service.store.database import Database
-from service.store.models import Artifact, Event, Job, Measurement, Trial
+from service.store.models import Artifact, Event, Job, Lease, Measurement, Trial
 from service.store.retention import LOG_CHARACTERS
 
 DAY = timedelta(days=1)
@@ -164,3 +166,29 @@ def test_one_worker_at_a_time_does_it_and_stops_when_told(
     assert time.monotonic() - began < 30
     with database.read() as s:
         assert leases.holder(s, running.LEASE) is None
+
+
+def test_of_many_search_workers_one_does_it_in_an_hour(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those that start later, and again when the hour is over."""
+    ran: list[str] = []
+
+    class Counted(Retention):
+        def run(self, go_on: Callable[[], bool] = lambda: True) -> Counter[str]:
+            ran.append("")
+            return super().run(go_on)
+
+    monkeypatch.setattr(running, "Retention", Counted)
+    for number in range(4):
+        Tidying(database, settings, f"worker {number}").step()
+    assert len(ran) == 1
+    with database.begin() as s:
+        hour_ago = clock.now(s) - timedelta(seconds=running.EVERY_S + 1)
+        s.execute(update(Lease).where(Lease.name == running.DONE).values(expires_at=hour_ago))
+    stopped = Tidying(database, settings, "stopped")
+    stopped.stopping = lambda: len(ran) == 2  # told to end in the midst of it: the rest is for another
+    stopped.step()
+    for number in range(4):
+        Tidying(database, settings, f"later {number}").step()
+    assert len(ran) == 3
