@@ -81,13 +81,18 @@ def test_loads_are_answered_and_counted(port: int, seeded: Seeded) -> None:
     once = asyncio.run(generator.run({**ask, "kind": "closed", "seconds": 60, "once": True}))
     assert once["statuses"] == {200: COUNT}
     steady = asyncio.run(generator.run({**ask, "kind": "open", "seconds": 1.0, "rate": 50}))
-    assert (steady["sent"], steady["answered"]) == (50, 50)
+    assert (steady["sent"], steady["right"]) == (50, 50)
     assert 0 < steady["p50_ms"] <= steady["p99_ms"]
     pages = asyncio.run(generator.run({**order, "kind": "pages", "paths": ["/v1/jobs", "/x"], "times": 2}))
     assert [one["status"] for one in pages["pages"]] == [200, 404]
     stranger = {**ask, "kind": "closed", "seconds": 60, "once": True, "token": "x" * 20}
     wrong = asyncio.run(generator.run(stranger))
     assert wrong["per_s"] == 0
+    refused = asyncio.run(
+        generator.run({**ask, "kind": "open", "seconds": 0.5, "rate": 20, "token": "x" * 20})
+    )
+    assert (refused["sent"], refused["right"]) == (10, 0)
+    assert refused["p50_ms"] == 1e3 * generator.UNANSWERED_S, "a wrong answer is no fast one"
 
 
 def test_a_connection_that_ends_is_told(port: int) -> None:
