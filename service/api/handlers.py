@@ -30,6 +30,7 @@ from service.api.errors import (
     UnavailableError,
     problem,
 )
+from service.api.requestid import HEADER, IN_SCOPE
 from service.jobs import errors as job_errors
 from service.store import errors as store_errors
 
@@ -136,9 +137,11 @@ class _Handlers:
         # The trace goes to the log; what a stranger sees says nothing about our insides.
         # As text: structlog's own rendering shows every local variable, tokens too, and takes seconds.
         trace = "".join(traceback.format_exception(error))
-        _log.error("unexpected error", method=request.method, path=request.url.path, trace=trace)
+        request_id = str(request.scope.get(IN_SCOPE, ""))
+        about = {"method": request.method, "path": request.url.path, "request_id": request_id}
+        _log.error("unexpected error", **about, trace=trace)
         detail = "Something went wrong in the service; its log has the trace."
-        return self.answer(request, problem(500, "internal", detail), {})
+        return self.answer(request, problem(500, "internal", detail), {HEADER: request_id})
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:

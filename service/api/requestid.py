@@ -14,6 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "X-Request-ID"
+IN_SCOPE = "rooftile.request_id"
+"""For what is said of a request outside this layer: of an error that nobody expected."""
 _WELL_FORMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,63}", re.ASCII)
 
 
@@ -28,6 +30,7 @@ class RequestId:
         given = Headers(scope=scope).getlist(HEADER)
         known = len(given) == 1 and _WELL_FORMED.fullmatch(given[0]) is not None
         request_id = given[0] if known else secrets.token_hex(8)
+        scope[IN_SCOPE] = request_id
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
