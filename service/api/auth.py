@@ -95,6 +95,9 @@ def _of_token(state: AppState, header: str, host: str | None) -> Principal:
     clear = clear.strip()
     if kind.lower() != "bearer" or not clear or len(clear) > _MAX_TOKEN or not clear.isascii():
         raise _unauthorized("The Authorization header has to be `Bearer TOKEN`.", "invalid_request")
+    # after too many wrong ones an address learns of no other whether it is right; its users go on
+    if not state.known_tokens.seen(tokens.digest(clear)):
+        state.limits.check_guesser(host)
     hashed, epoch, asked_s = tokens.digest(clear), state.known_tokens.epoch(), time.monotonic()
     with state.database.read() as s:
         token = tokens.check(s, clear)

@@ -1,7 +1,8 @@
 """Which tokens were asked for a moment ago, so that a lookup need not ask again?
 
 A revocation is an event: who hears it forgets all tokens, about as soon as the tail reads (a quarter of a
-second). Where events cannot be read a token is known for `KNOWN_S` and no longer.
+second). Where events cannot be read a token is known for `KNOWN_S` and no longer. That one was valid not long
+ago is remembered longer: it lets nobody in, but who sends it is not taken for a guesser (limits.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from service.store.enums import EventKind
 from service.store.records import EventRecord, TokenRecord
 
 KNOWN_S = 1.0
+SEEN_S = 600.0
 _MOST = 10_000
 
 
@@ -23,8 +25,13 @@ class KnownTokens:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[TokenRecord, float]] = {}
+        self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
         self._epoch = 0
+
+    def seen(self, hashed: str) -> bool:
+        """Whether it was valid in the last minutes."""
+        return time.monotonic() < self._seen.get(hashed, 0.0)
 
     def get(self, hashed: str) -> TokenRecord | None:
         known = self._known.get(hashed)
@@ -42,11 +49,15 @@ class KnownTokens:
                 return
             if len(self._known) >= _MOST:
                 self._known.clear()
+            if len(self._seen) >= _MOST:
+                self._seen.clear()
+            self._seen[hashed] = asked_s + SEEN_S
             self._known[hashed] = (token, asked_s + KNOWN_S)
 
     def forget(self, hashed: str) -> None:
         with self._lock:
             self._known.pop(hashed, None)
+            self._seen.pop(hashed, None)
 
     def told(self, rows: Sequence[EventRecord]) -> None:
         """A listener of the tail."""

@@ -111,8 +111,7 @@ class Limits:
     # -- of an address ----------------------------------------------------------------------------------
 
     def guessed(self, host: str | None) -> None:
-        """An address sent a wrong token or code; TooManyError where it does so too often. Who has a valid
-        token is never asked this, whatever others at its address do."""
+        """An address sent a wrong token or code; TooManyError where it does so too often."""
         address, now_s = _network(host), time.monotonic()
         with self._lock:
             count, until_s = self._guesses.pop(address, (0, now_s + GUESS_WINDOW_S))
@@ -128,13 +127,26 @@ class Limits:
             and self._shared_hit(RateLimitItemPerMinute(self.most_guesses), "guess", address) is False
         ):
             over, until_s = True, now_s + GUESS_WINDOW_S
+            with self._lock:
+                self._guesses[address] = (self.most_guesses + 1, until_s)
         if over:
-            raise TooManyError(
-                "Too many wrong tokens or login codes came from this address; wait a minute.",
-                field="Authorization",
-                allowed={"wrong_per_minute": self.most_guesses},
-                headers={"Retry-After": str(math.ceil(until_s - now_s))},
-            )
+            raise self._wait(until_s - now_s)
+
+    def check_guesser(self, host: str | None) -> None:
+        """TooManyError for an address that guessed too often: what it sends now is not even looked at, right
+        or wrong. Costs nothing."""
+        count, until_s = self._guesses.get(_network(host), (0, 0.0))
+        left_s = until_s - time.monotonic()
+        if count > self.most_guesses and left_s > 0:
+            raise self._wait(left_s)
+
+    def _wait(self, seconds: float) -> TooManyError:
+        return TooManyError(
+            "Too many wrong tokens or login codes came from this address; wait a minute.",
+            field="Authorization",
+            allowed={"wrong_per_minute": self.most_guesses},
+            headers={"Retry-After": str(math.ceil(seconds))},
+        )
 
 
 def _network(host: str | None) -> str:

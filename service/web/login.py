@@ -31,6 +31,7 @@ def login(request: Request, code: Annotated[str | None, Query(max_length=200)] =
     state = state_of(request)
     usable = code.isascii() and code.isprintable()
     host = None if request.client is None else request.client.host
+    state.limits.check_guesser(host)
     spent = state.database.run(lambda s: _redeem(s, code, host)) if usable else None
     if spent is None:
         state.limits.guessed(host)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event as sa_event
 from starlette.testclient import TestClient
 from support.api import ADMIN, CPU, gemm
 from support.served import exchange, served
@@ -106,13 +107,20 @@ def test_too_much_is_429_with_when_to_ask_again(settings: Settings, seed: Any) -
 
 def test_who_guesses_is_told_to_wait_and_disturbs_nobody(anonymous: TestClient, seed: Any) -> None:
     anonymous.app.state.rooftile.limits.most_guesses = 5  # type: ignore[attr-defined]
-    good = {"Authorization": f"Bearer {seed.token(Scope.READ)}"}
+    good, right = ({"Authorization": f"Bearer {seed.token(Scope.READ)}"} for _ in range(2))
+    assert anonymous.get("/v1/jobs", headers=good).status_code == 200
     answers = [anonymous.get("/v1/jobs", headers={"Authorization": f"Bearer guess-{n}"}) for n in range(8)]
     assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
     assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
     assert anonymous.post("/v1/best", json={}, headers={"Authorization": "Bearer x"}).status_code == 429
     assert anonymous.get("/login?code=guess").status_code == 429
-    assert anonymous.get("/v1/jobs", headers=good).status_code == 200  # of the same address
+    # Of the same address: who was here before goes on, and a right guess is as good as a wrong one.
+    assert anonymous.get("/v1/jobs", headers=good).status_code == 200
+    asked: list[str] = []
+    engine = anonymous.app.state.rooftile.database.engine()  # type: ignore[attr-defined]
+    sa_event.listen(engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
+    assert anonymous.get("/v1/jobs", headers=right).status_code == 429
+    assert not [one for one in asked if "tokens" in one], "a guess too many costs the database nothing"
 
 
 def test_the_table_of_guesses_stays_small(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
