@@ -35,7 +35,8 @@ def rounds(hands: Hands, ids: Sequence[int], proposer: Proposer, most: int = 80)
 def test_a_higher_priority_goes_first_and_equals_share(both: Hands, proposer: Proposer) -> None:
     first = post(both.db, seed=1, budget={"trials": 12})
     second = post(both.db, seed=2, budget={"trials": 12})
-    urgent = post(both.db, seed=3, priority=5, budget={"trials": 4})
+    # As much work as theirs, and posted last: nothing but its priority can make it the first.
+    urgent = post(both.db, seed=3, priority=5, budget={"trials": 12})
     ended = rounds(both, (first, second, urgent), proposer)
     assert ended[0] == urgent
     assert set(ended) == {first, second, urgent}

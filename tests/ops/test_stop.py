@@ -173,6 +173,39 @@ def test_what_a_worker_was_doing_is_free_within_a_second(processes: Processes, t
     end(search)
 
 
+def test_what_a_killed_worker_was_doing_waits_for_its_lease_and_not_for_the_broker(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """On a host that nobody else can look at. Its bell was never acknowledged, and would ring in hours."""
+    lease = {"ROOFTILE_LEASE_S": "5"}
+    search = processes.start("search", "service.search", **lease)
+    compiler, stuck = tmp_path / "cc-that-hangs", tmp_path / "stuck"
+    compiler.write_text(f'#!/bin/sh\nif [ -e {stuck} ]; then sleep 60; fi\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    far = {**lease, "ROOFTILE_TEST_HOST": "far", "CC": str(compiler)}
+    killed = processes.start("far", "worker", "compile", **far)
+    processes.wait(lambda: processes.reports("compile"), "compile")
+    stuck.touch()
+    processes.database.run(lambda s: submit(s, gemm(processes)))
+    processes.wait(lambda: _held(processes.database) > 0, "a claim")
+    killed.kill()
+    killed.wait()
+    query = select(Trial.id).where(Trial.lease_owner.is_not(None))
+    with processes.database.read() as s:
+        held = s.scalars(query).all()
+    assert held
+    next_one = processes.start("compile", "worker", "compile", **lease)
+
+    def built() -> bool:
+        with processes.database.read() as s:
+            trials = s.scalars(select(Trial).where(Trial.id.in_(held))).all()
+            return all(trial.artifact_sha256 is not None for trial in trials)
+
+    processes.wait(built, "built by another", 45.0)
+    for process in (next_one, search):
+        end(process)
+
+
 @pytest.mark.parametrize("how", ["refuses", "says nothing"])
 def test_workers_end_while_the_database_is_away(processes: Processes, tmp_path: Path, how: str) -> None:
     """Also one that is in the midst of a compile, and with a database that took the connection and is silent,
