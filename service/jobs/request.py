@@ -24,6 +24,8 @@ MOST_TRIALS = 1_000_000
 MOST_SECONDS = float(MAX_JOB_S)
 MOST_SEED = 2**53 - 1
 MOST_PRIORITY = 100
+USUAL_PRIORITY = 0
+"""Above it a job goes before everybody's: for the operator alone."""
 MOST_NAME = 200
 
 FIELDS = (

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from service.store.enums import JobState, Scope, TrialReason
+from service.store.models import Token
 
 BODY = {
     "problem": {"op": "gemm", "m": 8, "n": 4096, "k": 4096, "dtype": "f32"},
@@ -178,6 +180,42 @@ def test_a_submit_token_steers_its_own_jobs_only(
     problem(refused, 403)
     assert 'scope="submit"' in refused.headers["WWW-Authenticate"]
     assert reader.get("/v1/jobs").status_code == 200
+
+
+def test_only_an_admin_goes_before_everybody(
+    client: TestClient, seed: Any, as_token: Callable[[str], TestClient]
+) -> None:
+    seed.device()
+    mine = as_token(seed.token(Scope.SUBMIT))
+    for priority in (1, 100):
+        refused = problem(mine.post("/v1/jobs", json={**BODY, "priority": priority}), 403)
+        assert (refused["field"], refused["value"]) == ("priority", priority)
+        assert refused["allowed"] == "a whole number from -100 to 0"
+        assert "admin" in refused["detail"]
+    assert client.get("/v1/jobs").json()["jobs"] == []
+    for number, (who, priority) in enumerate(((mine, 0), (mine, -100), (client, 100))):
+        made = who.post("/v1/jobs", json={**BODY, "seed": number, "priority": priority})
+        assert made.status_code == 202, made.text
+        assert client.get(made.json()["url"]).json()["priority"] == priority
+    # What is no priority at all is told before who may have which.
+    assert problem(mine.post("/v1/jobs", json={**BODY, "priority": 101}), 422)["field"] == "priority"
+
+
+def test_an_answer_is_replayed_to_a_token_that_may_no_longer_ask_for_it(
+    seed: Any, as_token: Callable[[str], TestClient]
+) -> None:
+    seed.device()
+    mine = as_token(seed.token(Scope.ADMIN))
+    body, headers = {**BODY, "priority": 7}, {"Idempotency-Key": "urgent"}
+    first = mine.post("/v1/jobs", json=body, headers=headers).json()
+    with seed.database.begin() as s:
+        s.execute(update(Token).where(Token.name == "a test").values(scopes=["submit"]))
+    assert mine.post("/v1/jobs", json=body, headers=headers).json() == first
+    refused = mine.post("/v1/jobs", json=body, headers={"Idempotency-Key": "again"})
+    assert problem(refused, 403)["field"] == "priority"
+    # Nor is the key of the refused one taken.
+    usual = mine.post("/v1/jobs", json={**body, "priority": 0}, headers={"Idempotency-Key": "again"})
+    assert usual.status_code == 202
 
 
 def test_a_token_has_only_so_many_open_jobs(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from service.api import events, jobview, pages, schemas
-from service.api.auth import Principal, needs
+from service.api.auth import REALM, Principal, needs
 from service.api.body import json_object
 from service.api.errors import (
     BadFieldError,
@@ -26,6 +26,7 @@ from service.api.routes.params import MAX_ID, IdPath, LimitQuery, TokenQuery, ab
 from service.api.state import AppState, state_of
 from service.bus import Kind
 from service.jobs.control import cancel, pause, resume
+from service.jobs.request import MOST_PRIORITY, USUAL_PRIORITY, JobRequest
 from service.jobs.submit import submit
 from service.store import idempotency, jobs
 from service.store.enums import JobState, Scope
@@ -47,7 +48,12 @@ _BODY = {
         "policy": {"type": "object", "description": "{cache: cold|warm, launch: graph|eager}"},
         "seed": {"type": "integer"},
         "force": {"type": "boolean"},
-        "priority": {"type": "integer"},
+        "priority": {
+            "type": "integer",
+            "minimum": -MOST_PRIORITY,
+            "maximum": MOST_PRIORITY,
+            "description": f"of what waits, the highest goes first; above {USUAL_PRIORITY} needs the scope admin",
+        },
         "families": {"type": "array", "items": {"type": "string"}},
         "params": {"type": "object"},
         "emulate": {"enum": ["structure", "finalists", "all", "never"]},
@@ -127,7 +133,10 @@ def _create(
                     headers={"Retry-After": "1"},
                 )
             return dict(before.response)
-    job, created = submit(s, body, token_id=principal.token_id)
+    asked = JobRequest.parse(body)
+    # Here, not before the key was looked up: an answer that was given is given again.
+    _check_priority(principal, asked.priority)
+    job, created = submit(s, asked, token_id=principal.token_id)
     if created and job.open and not principal.may(Scope.ADMIN):
         open_jobs = jobs.count_open(s, principal.token_id)
         if open_jobs > most_open:  # raising takes the new job back
@@ -151,6 +160,18 @@ def _create(
     if key is not None:
         idempotency.finish(s, principal.owner, key, 202, answer)
     return answer
+
+
+def _check_priority(principal: Principal, priority: int) -> None:
+    """Fair shares hold among equals, so who may go before others may starve them."""
+    if priority > USUAL_PRIORITY and not principal.may(Scope.ADMIN):
+        raise ForbiddenError(
+            f"A priority above {USUAL_PRIORITY} goes before everybody's jobs; that needs the scope admin.",
+            field="priority",
+            value=priority,
+            allowed=f"a whole number from {-MOST_PRIORITY} to {USUAL_PRIORITY}",
+            headers={"WWW-Authenticate": f'{REALM}, error="insufficient_scope", scope="{Scope.ADMIN}"'},
+        )
 
 
 @router.get("/v1/jobs", dependencies=[needs(Scope.READ)], responses=errors(), response_model=schemas.JobPage)
