@@ -35,11 +35,12 @@ class Sharer(NamedTuple):
 
 def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
     """Writes the job, its problems and its first event. (job, True), or (the open job with the same
-    dedup_key, False): of equal requests at the same moment exactly one creates."""
+    dedup_key, False): of equal requests at the same moment exactly one creates. The job that is joined has
+    the higher of the priorities from then on."""
     now = clock.now(s)
     ended = new.state in _JOB_FINAL
     if new.dedup_key is not None and not ended and (twin := _open_twin(s, new.dedup_key)) is not None:
-        return _job(twin, now), False
+        return _joined(s, twin, new, now), False
     job = Job(
         state=new.state,
         reason=new.reason,
@@ -68,7 +69,7 @@ def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
             twin = _open_twin(s, new.dedup_key)
             if twin is None:
                 raise Conflict("The open job with the same request ended at this moment.")
-            return _job(twin, now), False
+            return _joined(s, twin, new, now), False
         job = s.scalars(_newest_with(new.dedup_key)).one()
     else:
         s.add(job)
@@ -247,9 +248,10 @@ def lock(s: Session, job_id: int) -> Job:
     return job
 
 
-def set_priority(s: Session, job_id: int, priority: int) -> None:
-    if changed(s, update(Job).where(Job.id == job_id).values(priority=priority)) != 1:
-        raise NotFound("job", job_id)
+def raise_priority(s: Session, job_id: int, priority: int) -> bool:
+    """Gives an open job this priority where its own is lower; whether it was. Else nothing is locked."""
+    lower = (Job.id == job_id) & Job.finished_at.is_(None) & (Job.priority < priority)
+    return changed(s, update(Job).where(lower).values(priority=priority)) == 1
 
 
 def problems(s: Session, job_id: int) -> list[JobProblemRecord]:
@@ -341,6 +343,14 @@ def set_device(s: Session, job_problem_id: int, device_key: str, arch: str) -> N
 def remember(s: Session, job_problem_id: int, search: Json) -> None:
     """Replaces `search` of the problem."""
     _change_problem(s, job_problem_id, search=dict(search))
+
+
+def _joined(s: Session, twin: Job, new: NewJob, now: datetime) -> JobRecord:
+    """The open job, for one more who asked for the same."""
+    if twin.priority < new.priority:
+        raise_priority(s, twin.id, new.priority)
+        s.refresh(twin)
+    return _job(twin, now)
 
 
 def _open_twin(s: Session, dedup_key: str) -> Job | None:

@@ -179,7 +179,7 @@ def test_no_session_is_open_while_the_proposer_thinks(both: Hands, proposer: Pro
 
     def write() -> None:
         with both.db.begin() as s:
-            jobs.set_priority(s, job_id, 5)
+            jobs.raise_priority(s, job_id, 5)
         written.append(True)
 
     advance(both.db, job_id, _Slow(proposer, write))

@@ -97,6 +97,33 @@ def test_equal_requests_join_and_others_do_not(database: Database) -> None:
     assert post(database, force=True).id != post(database, force=True).id
 
 
+def test_who_joins_raises_the_priority_and_never_lowers_it(database: Database) -> None:
+    connect(database)
+    first = post(database, priority=-5)
+    for asked, then in ((-9, -5), (2, 2), (0, 2), (9, 9)):
+        joined = post(database, priority=asked)
+        assert (joined.id, joined.priority) == (first.id, then)
+        with database.read() as s:
+            kept = jobs.get(s, first.id)
+            assert kept is not None
+            assert kept.priority == then
+    with database.begin() as s:
+        assert not jobs.raise_priority(s, first.id, 9)
+        assert jobs.raise_priority(s, first.id, 10)
+        jobs.move(s, first.id, JobState.CANCELLED)
+        assert not jobs.raise_priority(s, first.id, 11)
+
+
+def test_of_many_who_join_at_once_the_highest_priority_holds(database: Database) -> None:
+    connect(database)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda n: post(database, priority=n * 7 % 31), range(31)))
+    assert len({job.id for job in answers}) == 1
+    with database.read() as s:
+        (kept,) = jobs.listing(s).rows
+    assert kept.priority == 30
+
+
 def test_an_ended_job_is_not_joined(database: Database) -> None:
     from service.jobs.control import cancel
 

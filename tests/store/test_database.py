@@ -217,7 +217,7 @@ def test_a_glance_asks_without_a_transaction(database: Database) -> None:
     with database.glance() as s:
         assert s.scalar(text("SELECT 1")) == 1
         with pytest.raises(StoreError, match="only reads"):
-            jobs.set_priority(s, 1, 2)
+            jobs.raise_priority(s, 1, 2)
         if database.dialect == "postgresql":
             assert s.connection().connection.dbapi_connection.autocommit  # type: ignore[union-attr]
     with database.read() as s:  # the connection has forgotten it
@@ -271,10 +271,10 @@ def test_deadlocks_on_postgres_are_tried_again(postgres_url: str) -> None:
     def cross(first: int, second: int) -> None:
         def step(s) -> None:  # type: ignore[no-untyped-def]
             tries.append(first)
-            jobs.set_priority(s, first, 1)
+            jobs.lock(s, first)
             if len(tries) <= 2:
                 barrier.wait()
-            jobs.set_priority(s, second, 1)
+            jobs.lock(s, second)
 
         database.run(step)
 
