@@ -26,6 +26,7 @@ from service.bus.lockholder import lock_holder
 from service.compilers import HOW_TO_GET_ONE, NVRTC_EXTRA, compilers, none_found
 from service.doctor_cluster import Check, State
 from service.errors import OperationError
+from service.host import host_name
 from service.paths import (
     Home,
     host_lock_dir,
@@ -36,7 +37,9 @@ from service.paths import (
     prepare_home,
 )
 from service.settings import Settings
-from service.store import migrate
+from service.store import migrate, workers
+from service.store.database import Database
+from service.store.enums import WorkerKind
 from service.store.errors import StoreError
 from service.supervisor import setup
 from service.supervisor.lock import running
@@ -99,7 +102,7 @@ def _device(_settings: Settings) -> Check:
     return Check("device", State.OK, f"{cpu.key} ({cpu.name}; {' '.join(wanted)})")
 
 
-def _compiler(_settings: Settings) -> Check:
+def _compiler(settings: Settings) -> Check:
     reasons = []
     for name, command in compilers():
         problem = _try_compiler(command)
@@ -107,7 +110,26 @@ def _compiler(_settings: Settings) -> Check:
             return Check("compiler", State.OK, f"{name}: {_version(command)}")
         reasons.append(f"{name}: {problem}")
     found = "; ".join(reasons) if reasons else none_found()
-    return Check("compiler", State.MISSING, found, HOW_TO_GET_ONE)
+    if settings.broker_url is None or _compiles_here(settings):
+        return Check("compiler", State.MISSING, found, HOW_TO_GET_ONE)
+    fix = f"Needed where a compile worker runs, and none of this host reports. {HOW_TO_GET_ONE}"
+    return Check("compiler", State.NOTE, found, fix)
+
+
+def _compiles_here(settings: Settings) -> bool:
+    """Whether a compile worker of this host reported lately. No where the database does not tell, which is a
+    finding of its own check."""
+    path = sqlite_path(settings.database_url)
+    if path is not None and not path.exists():
+        return False
+    with contextlib.suppress(StoreError):
+        database = Database(settings.database_url, name="rooftile-doctor", pool_size=1, max_overflow=0)
+        try:
+            with database.read() as s:
+                return any(one.host == host_name() for one in workers.alive(s, WorkerKind.COMPILE))
+        finally:
+            database.close()
+    return False
 
 
 def _nvrtc(_settings: Settings) -> Check:

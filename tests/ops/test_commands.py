@@ -62,10 +62,10 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     checks = _checks(capsys, code=1)
     assert {name for name, check in checks.items() if check["state"] == "missing"} == {
-        "compiler",
         "database",
         "broker",
     }
+    assert checks["compiler"]["state"] == "note"  # of a cluster: another host may compile
     assert "apt install gcc" in checks["compiler"]["fix"]
     assert checks["blas"]["state"] == "note"
     assert "OPENBLAS_CORETYPE" in checks["blas"]["fix"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from service import doctor_cluster as cluster
 from service.bus import app as bus_app
 from service.doctor import examine
 from service.doctor_cluster import State
+from service.host import host_name
 from service.settings import Settings
 from service.store import clock, workers
 from service.store.database import Database
@@ -53,6 +55,42 @@ def test_a_cluster_that_is_well(valkey: Valkey, postgres_url: str, tmp_path: Pat
         assert not found[name].fix
     assert "1 search, 1 compile, 1 emulate, 1 measure" in found["workers"].found
     assert "noeviction" in found["broker"].found
+
+
+def test_a_compiler_is_needed_only_where_a_compile_worker_runs(
+    valkey: Valkey, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The images of the API and of search hold none."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    monkeypatch.setenv("PATH", str(bare))
+    monkeypatch.delenv("CC", raising=False)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else real(name))
+    settings = Settings(home=tmp_path / "home", database_url=postgres_url, broker_url=valkey.url)
+    database = Database(postgres_url)
+
+    def report(name: str, kind: WorkerKind, host: str, seconds_ago: float = 0.0) -> None:
+        with database.begin() as s:
+            workers.heartbeat(s, name, kind, host, 1, None, WorkerState.IDLE, told())
+            then = clock.now(s) - timedelta(seconds=seconds_ago)
+            s.execute(update(Worker).where(Worker.id == name).values(heartbeat_at=then))
+
+    def look(asked: Settings = settings) -> cluster.Check:
+        return next(one for one in examine(asked) if one.name == "compiler")
+
+    report("search", WorkerKind.SEARCH, host_name())
+    report("elsewhere", WorkerKind.COMPILE, "another-host")
+    report("gone", WorkerKind.COMPILE, host_name(), 3600.0)
+    elsewhere = look()
+    assert elsewhere.state is State.NOTE
+    assert "No C compiler" in elsewhere.found
+    assert "compile worker" in elsewhere.fix
+    # Without a broker this host does everything itself.
+    assert look(settings.model_copy(update={"broker_url": None})).state is State.MISSING
+    report("here", WorkerKind.COMPILE, host_name())
+    assert look().state is State.MISSING
+    database.close()
 
 
 def test_a_broker_that_is_away_or_evicts(valkey: Valkey, postgres_url: str, tmp_path: Path) -> None:
