@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 from starlette.testclient import TestClient
 from support.api import ADMIN, CPU, gemm
 
@@ -123,6 +123,20 @@ def test_ready_says_which_workers_are_missing(anonymous: TestClient, seed: Any, 
     ready = anonymous.get("/readyz").json()
     assert (ready["missing"], ready["devices"]) == (["search"], [CPU])
     assert ready["workers"] == {"measure": 1, "compile": 1}
+
+
+@both
+def test_an_older_api_is_unready_once_a_newer_one_has_migrated(
+    anonymous: TestClient, seed: Any, settings: Settings
+) -> None:
+    assert anonymous.get("/readyz").status_code == 200
+    with seed.database.begin() as s:
+        s.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    answer = anonymous.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["field"] == "migrations"
+    assert "at revision 9999 of a newer version" in answer.json()["detail"]
+    assert anonymous.get("/healthz").status_code == 200
 
 
 def test_a_database_that_does_not_answer_is_503_in_one_sentence(tmp_path: Path) -> None:

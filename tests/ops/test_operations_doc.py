@@ -13,6 +13,7 @@ from support.api import Seed
 
 from service import periods
 from service.settings import Settings
+from service.store import migrate
 from service.store.limits import PREFIX, Limits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +32,12 @@ def test_every_setting_is_there_with_its_default() -> None:
         if limit.name != "pool":
             assert float(rows[PREFIX + limit.name.upper()]) == limit.default, limit.name
     assert float(rows[periods.VARIABLE]) == periods.DEFAULT_S
+
+
+def test_a_migration_waits_as_long_as_it_says() -> None:
+    told = re.search(r"waits at most ([\d.]+) s for a lock, pauses for up to ([\d.]+) s", TEXT)
+    assert told is not None
+    assert [float(number) for number in told.groups()] == [migrate.DDL_LOCK_S, migrate.PAUSE_S]
 
 
 def test_every_metric_that_it_names_is_told(app: FastAPI, client: TestClient, seed: Seed) -> None:
