@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +14,13 @@ from support.api import ADMIN, CPU
 
 from service.api.app import create_app
 from service.cli import token_command
+from service.jobs.releases import withdraw_quarantined
 from service.settings import Settings
-from service.store import audit, clock, logins
-from service.store.enums import AuditAction, Scope
+from service.store import audit, clock, events, logins, quarantines
+from service.store.enums import AuditAction, EventKind, Scope, TrialReason
 from service.store.models import Audit
 
+ROOT = Path(__file__).resolve().parents[2]
 both = pytest.mark.parametrize("settings", ["sqlite", "postgres"], indirect=True)
 
 
@@ -63,6 +67,30 @@ def test_what_people_do_is_kept_with_who_and_where(client: TestClient, seed: Any
     assert ADMIN not in everything
     assert code not in everything
     assert client.get("/v1/audit?action=logni").json()["nearest"] == "login"
+
+
+@both
+def test_what_the_service_does_by_its_rules_is_in_the_events_alone(client: TestClient, seed: Any) -> None:
+    seed.device()
+    job, release = seed.tuned()
+    with seed.database.begin() as s:
+        quarantines.add(
+            s,
+            family="gemm_x86",
+            arch=release.arch,
+            schedule_key=release.schedule_key,
+            toolchain_key=release.toolchain_key,
+            reason=TrialReason.WRONG_RESULT,
+        )
+        assert [one.id for one in withdraw_quarantined(s)] == [release.id]
+    with seed.database.read() as s:
+        moves = [one for one in events.after(s, 0, job_id=job.id) if one.kind is EventKind.RELEASE]
+    assert [one.to for one in moves][-2:] == ["published", "withdrawn"]
+    assert "wrong result" in str(moves[-1].reason)
+    assert [row["action"] for row in told(client)] == ["token_made"]
+    for page in ("security", "operations"):
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        assert re.search(r"`GET /v1/audit`\)? .*what people .*do.*events", text, re.S), page
 
 
 def test_only_admins_see_it(anonymous: TestClient, seed: Any) -> None:
