@@ -115,14 +115,46 @@ def test_the_broker_loses_nothing_to_eviction_and_wants_its_password(tmp_path: P
         assert server.wait(10) == 0
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_ours_may_do_little(name: str) -> None:
+@pytest.mark.parametrize("name", SERVICES)
+def test_everybody_may_do_little(name: str) -> None:
+    """Also who is not ours."""
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in service["security_opt"]
-    assert service["init"] is True
+    assert "privileged" not in service
     assert service["mem_limit"]
+    assert service["pids_limit"]
+    # A throttled worker would measure its throttling: those two alone have all CPUs.
+    assert ("cpus" not in service) == (name in ("measure", "measure-gpu"))
+    if name not in OURS:
+        assert service["user"].partition(":")[0] not in ("0", "root")
+
+
+def test_postgres_can_write_where_it_must() -> None:
+    service = SERVICES["postgres"]
+    mounts = [volume.rpartition(":")[2] for volume in service["volumes"]]
+    mounts += [one.partition(":")[0] for one in service["tmpfs"]]
+    assert set(mounts) == {"/var/lib/postgresql/data", "/var/run/postgresql", "/tmp"}
+
+
+@pytest.mark.parametrize("name", ["measure", "measure-gpu"])
+def test_who_measures_is_looked_at_seldom(name: str) -> None:
+    """Each look starts a Python on the CPU beside the measurement: about a second of it."""
+    check = SERVICES[name]["healthcheck"]
+    assert _seconds(check["interval"]) >= 120
+    # and is known to be dead within minutes
+    assert _seconds(check["interval"]) * check["retries"] <= 600
+
+
+def _seconds(text: str) -> int:
+    return int(text.removesuffix("s"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_write_to_memory_and_volumes(name: str) -> None:
+    service = SERVICES[name]
+    assert service["init"] is True
     # /tmp and the home are all that can be written; compiled things are run from there.
     mounts = [volume.rpartition(":")[2] for volume in service.get("volumes", [])]
     mounts += [one.partition(":")[0] for one in service["tmpfs"]]
@@ -131,7 +163,6 @@ def test_ours_may_do_little(name: str) -> None:
         assert any(one.startswith("/tmp:") and "exec" in one for one in service["tmpfs"])
     # longer than a worker needs to end in order (tests/ops/test_stop.py)
     assert int(service["stop_grace_period"].removesuffix("s")) >= 15
-    assert "privileged" not in service
     assert "user" not in service  # the image's
 
 
