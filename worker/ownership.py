@@ -104,7 +104,10 @@ def _take_lease(database: Database, keeper: Keeper, device_key: str) -> None:
             continue
         if not held.owner.startswith(keeper.here):
             who = held.owner.split("@")[-1].split("/")[0]
-            raise DeviceBusyError(f"A worker on {who} owns {device_key}; only one may.")
+            raise DeviceBusyError(
+                f"A worker on {who} owns {device_key}; only one may, also of hosts with equal devices. "
+                f"This one is its spare: it begins within {device_lease_s():.0f} s of the other's end."
+            )
         # We hold this host's lock, so that owner is dead: its work goes back at once.
         dead = held.owner
 

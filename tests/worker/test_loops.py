@@ -60,7 +60,7 @@ from worker.keeper import Keeper
 from worker.measure.roof import device_roof
 from worker.measure.session import MeasureSession, Tools
 from worker.measuring import MeasureWorker
-from worker.ownership import own_device
+from worker.ownership import DeviceOwnership, own_device, wait_for_device
 
 POLICY = {"cache": "cold", "launch": "eager"}
 PROBLEM = Gemm(8, 128, 128, "f32")
@@ -421,6 +421,38 @@ def test_another_hosts_lease_is_respected(database: Database) -> None:
     mine = Keeper(database, WorkerKind.MEASURE, key)
     with pytest.raises(DeviceBusyError, match="elsewhere"):
         own_device(database, mine, key)
+
+
+def test_of_two_hosts_with_equal_devices_the_second_is_a_spare_that_says_so(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the device's list; and it takes over when the first one is gone, without a hand."""
+    monkeypatch.setenv("ROOFTILE_LEASE_S", "4")
+    key = local_cpu().key
+    monkeypatch.setenv("ROOFTILE_TEST_HOST", "first")
+    first = Keeper(database, WorkerKind.MEASURE, key)
+    owned = own_device(database, first, key)
+    monkeypatch.setenv("ROOFTILE_TEST_HOST", "second")  # with locks of its own
+    second = Keeper(database, WorkerKind.MEASURE, key)
+    taken: list[DeviceOwnership] = []
+    waiting = threading.Thread(target=lambda: taken.append(wait_for_device(database, second, key)))
+    waiting.start()
+
+    def told() -> str:
+        with database.read() as s:
+            rows = [row for row in workers.alive(s, WorkerKind.MEASURE) if row.host == "second"]
+        return str(rows[0].data["waits_for"]) if rows else ""
+
+    _until(lambda: bool(told()))
+    assert told().startswith(f"A worker on first owns {key}; only one may, also of hosts with equal devices.")
+    assert "This one is its spare: it begins within 6 s of the other's end." in told()
+    owned.close()  # it died, with its host: nobody gives its lease back
+    waiting.join(30)
+    with database.read() as s:
+        held = leases.holder(s, second.device_lease)
+    assert held is not None
+    assert held.owner == second.owner
+    taken[0].close()
 
 
 def test_a_host_of_the_same_name_is_another_host(database: Database) -> None:
