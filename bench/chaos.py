@@ -23,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaotic.audit import Findings, audit_host, audit_leases, audit_releases, audit_store
+from bench.chaotic.caller import Caller, NoAnswer
 from bench.chaotic.clock import preload
 from bench.chaotic.cluster import LEASE_S, Cluster, cluster
-from bench.chaotic.faults import FAULTS, Hit
-from bench.chaotic.work import Caller, Crowd, NoAnswer
+from bench.chaotic.faults import FAULTS, WORKERS, Hit
+from bench.chaotic.onlooker import Onlooker
+from bench.chaotic.process import OURS
+from bench.chaotic.work import Crowd
 from bench.common import BenchError, bench_lock, environment, say, write
 from bench.servers.postgres import PostgresMissingError
 from bench.servers.valkey import ValkeyMissingError
@@ -71,6 +74,10 @@ class Storm:
     def by_kind(self) -> Counter[str]:
         return Counter(str(hit["fault"]) for hit in self.hits)
 
+    def by_process(self) -> Counter[str]:
+        """Hits of each kind of process."""
+        return Counter(str(hit["of"]) for hit in self.hits)
+
     def blow(self, tormented: Cluster, seconds: float) -> None:
         """Strike for so long."""
         started = time.monotonic()
@@ -105,7 +112,8 @@ class Storm:
                 self.misses[kind] += 1
                 return
             row = {"fault": kind, "at_s": round(at, 1), "target": hit.target, "what": hit.what}
-            self.hits.append({**row, "holding": hit.holding})
+            self.hits.append({**row, "holding": hit.holding, "of": hit.of})
+            tormented.struck[hit.of] += 1
         say(f"{at:6.1f} s  {kind}: {hit.what} ({hit.target})")
 
 
@@ -120,12 +128,17 @@ class Outcome:
     seconds: float
     lives: list[dict[str, Any]] = field(default_factory=list)
     """Of each process: how often it was started, and with which statuses it ended before its last order."""
+    deaths: list[dict[str, Any]] = field(default_factory=list)
+    """Of processes that nobody told to end and no SIGKILL of ours ended."""
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    """By the onlooker."""
 
     def figures(self) -> dict[str, float | int | None]:
         found = self.found
         return {
             "faults": len(self.storm.hits),
             "kinds_least": min(self.storm.by_kind().get(kind, 0) for kind in FAULTS),
+            "processes_least": min(self.storm.by_process().get(kind, 0) for kind in (*WORKERS, "api")),
             "jobs": found.jobs,
             "trials": found.trials,
             "releases": found.releases,
@@ -137,14 +150,23 @@ class Outcome:
             "orphans": len(found.orphans),
             "releases_wrong": len(found.releases_wrong),
             "wrong_answers": len(self.failures),
+            "ends_by_themselves": len(self.deaths),
+            "ends_unexplained": len(self._unexplained()),
         }
+
+    def _unexplained(self) -> list[str]:
+        return [
+            f"{one['name']} ended with {one['status']}: {one['said']}"
+            for one in self.deaths
+            if one["why"] is None
+        ]
 
     def sentences(self) -> list[str]:
         """All that is wrong."""
         found = self.found
         return [
             *found.jobs_unexplained, *found.trials_lost, *found.trials_double, *found.orphans,
-            *found.releases_wrong, *self.failures, *self.storm.faults,
+            *found.releases_wrong, *self.failures, *self._unexplained(), *self.storm.faults,
         ]  # fmt: skip
 
     def rows(self) -> list[dict[str, Any]]:
@@ -153,6 +175,10 @@ class Outcome:
             {"kind": "fault", "fault": kind, "hits": counts.get(kind, 0), "misses": self.storm.misses[kind]}
             for kind in FAULTS
         ]
+        struck = self.storm.by_process()
+        processes = [
+            {"kind": "struck", "process": of, "hits": struck.get(of, 0)} for of in (*WORKERS, "api", "server")
+        ]
         hits = [{"kind": "hit", **hit} for hit in self.storm.hits]
         ends = [
             {"kind": "end", "of": of, "state": state, "reason": reason, "count": count}
@@ -160,9 +186,12 @@ class Outcome:
         ]
         return [
             *kinds,
+            *processes,
             *hits,
             *ends,
             *self.lives,
+            *self.deaths,
+            *self.seen,
             *({"kind": "wrong", "text": text} for text in self.sentences()),
         ]
 
@@ -175,17 +204,36 @@ def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:
         _wait_until_up(tormented)
         people = [_token(tormented, name) for name in ("ann", "bob", "cem")]
         crowd = Crowd(tormented, people, count, 0.8 * 60 * minutes, seed)
+        onlooker = Onlooker(tormented.url, tormented.token, crowd.asked_for, crowd.job_ids)
         crowd.start()
+        onlooker.start()
         storm.blow(tormented, 60 * minutes)
         crowd.wait()
         say("the storm is over; the jobs end")
         _drain(tormented)
         crowd.ask_again()
         crowd.stop()
-        found, failures = Findings(), list(crowd.failures)
+        onlooker.finish()
+        onlooker.stop()
+        with tormented.database.read() as s:
+            onlooker.compare(
+                lambda job_id: [row.id for row in events.after(s, 0, job_id=job_id, limit=100_000)]
+            )
+        found, failures = Findings(), [*crowd.failures, *onlooker.failures]
         lives = [
-            {"kind": "process", "name": one.name, "starts": one.starts, "ends": sorted(one.ends)}
+            {
+                "kind": "process",
+                "name": one.name,
+                "starts": one.starts,
+                "ends": sorted(end.status for end in one.ends),
+            }
             for one in tormented.processes
+        ]
+        deaths = [
+            {"kind": "death", "name": one.name, "status": end.status, "why": end.why, "said": end.said}
+            for one in tormented.processes
+            for end in one.ends
+            if end.why != OURS
         ]
         failures += _stop(tormented)
         with tormented.database.read() as s:
@@ -195,7 +243,7 @@ def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:
         _serve_again(tormented)
         audit_releases(tormented, found)
         failures += _stop(tormented, "api")
-    return Outcome(storm, found, failures, time.monotonic() - started, lives)
+    return Outcome(storm, found, failures, time.monotonic() - started, lives, deaths, onlooker.rows())
 
 
 def _wait_until_up(tormented: Cluster) -> None:
@@ -291,6 +339,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"bench.chaos: {error}", file=sys.stderr)
         return 1
     figures = outcome.figures()
+    for kind, hits in sorted(outcome.storm.by_process().items()):
+        say(f"{kind:>10}: struck {hits} times")
     for kind, hits in sorted(outcome.storm.by_kind().items()):
         say(f"{kind:>10}: {hits} hits, {outcome.storm.misses[kind]} misses")
     for name, value in figures.items():

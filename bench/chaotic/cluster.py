@@ -11,9 +11,10 @@ import os
 import secrets
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rooftile.device import local_cpu
@@ -56,6 +57,8 @@ class Cluster:
     locks: list[Path]
     """Folders of the made-up hosts' locks."""
     devices: list[str]
+    struck: Counter[str] = field(default_factory=Counter)
+    """How often processes of each kind were."""
 
     def named(self, name: str) -> Process:
         return next(one for one in self.processes if one.name == name)

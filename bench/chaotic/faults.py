@@ -13,7 +13,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from service.settings import Settings
 WAIT_S = 4.0
 """For a process that holds something."""
 _LOOK_S = 0.02
+WORKERS = ("search", "compile", "emulate", "measure")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Hit:
     """What was done, in a few words."""
     holding: int
     """How many of the processes that it struck held a lease or an open transaction."""
+    of: str = "server"
+    """Its kind of process."""
 
 
 Strike = Callable[[Cluster, random.Random], Hit | None]
@@ -52,40 +55,36 @@ Strike = Callable[[Cluster, random.Random], Hit | None]
 
 def kill(cluster: Cluster, rng: random.Random) -> Hit | None:
     """SIGKILL to a process, or to one of its children: a compiler, a measuring process, a candidate."""
-    if rng.random() < 0.2:
-        with _api_in_a_transaction(cluster) as api:
-            if api is None or not api.signal(signal.SIGKILL):
-                return None
-            return Hit(api.name, "SIGKILL", 1)
-    process = _holder(cluster, rng, "search", "compile", "measure", "emulate")
-    pid = None if process is None else process.pid
-    if process is None or pid is None:
-        return None
-    below = children_of(pid)
-    if below and rng.random() < 0.4:
-        victim = rng.choice(below)
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-            return Hit(process.name, "SIGKILL to a child", 1)
-    return Hit(process.name, "SIGKILL", 1) if process.signal(signal.SIGKILL) else None
+    with _victim(cluster, rng, *WORKERS, "api") as process:
+        pid = None if process is None else process.pid
+        if process is None or pid is None:
+            return None
+        below = children_of(pid)
+        if below and rng.random() < 0.4:
+            victim = rng.choice(below)
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                return Hit(process.name, "SIGKILL to a child", 1, process.kind)
+        struck = process.signal(signal.SIGKILL)
+        return Hit(process.name, "SIGKILL", 1, process.kind) if struck else None
 
 
 def freeze(cluster: Cluster, rng: random.Random) -> Hit | None:
     """SIGSTOP until its lease is over, then SIGCONT: it comes back with what others have by now."""
-    process = _holder(cluster, rng, "search", "compile", "measure", "emulate")
-    if process is None:
-        return None
-    with process.lock:
-        pid = process.pid
-        if pid is None:
+    with _victim(cluster, rng, *WORKERS, "api") as process:
+        if process is None:
             return None
-        os.kill(pid, signal.SIGSTOP)
+        with process.lock:
+            pid = process.pid
+            if pid is None:
+                return None
+            os.kill(pid, signal.SIGSTOP)
     try:
         time.sleep(LEASE_S * rng.uniform(1.1, 1.8))
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    return Hit(process.name, "SIGSTOP past its lease", 1)
+    return Hit(process.name, "SIGSTOP past its lease", 1, process.kind)
 
 
 # ---------------------------------------------------------------- servers
@@ -126,36 +125,36 @@ def database(cluster: Cluster, rng: random.Random) -> Hit | None:
 
 def cut(cluster: Cluster, rng: random.Random) -> Hit | None:
     """Reset every connection of a process, and refuse it new ones for a while."""
-    process = _holder(cluster, rng)
-    if process is None:
-        return None
     relays = [cluster.database_relay, cluster.broker_relay]
-    gone = sum(relay.cut(process.name) for relay in relays)
+    with _victim(cluster, rng, *WORKERS, "api") as process:
+        if process is None:
+            return None
+        gone = sum(relay.cut(process.name) for relay in relays)
     if rng.random() < 0.5:
         for relay in relays:
             relay.refuse(process.name)
         time.sleep(rng.uniform(0.2, 3.0))
         for relay in relays:
             relay.heal(process.name)
-    return Hit(process.name, "connections cut", 1) if gone else None
+    return Hit(process.name, "connections cut", 1, process.kind) if gone else None
 
 
 def slow(cluster: Cluster, rng: random.Random) -> Hit | None:
     """Let every piece of its connections wait, or hold them altogether for longer than its lease."""
-    process = _holder(cluster, rng)
-    if process is None:
-        return None
     relays = [cluster.database_relay, cluster.broker_relay]
-    holding = rng.random() < 0.4
-    for relay in relays:
-        if holding:
-            relay.hold(process.name)
-        else:
-            relay.slow(rng.uniform(0.02, 0.4), process.name)
-    time.sleep(rng.uniform(0.5, 1.5) * LEASE_S)
-    for relay in relays:
-        relay.heal(process.name)
-    return Hit(process.name, "connections held" if holding else "connections slowed", 1)
+    with _victim(cluster, rng, *WORKERS, "api") as process:
+        if process is None:
+            return None
+        holding = process.kind == "api" or rng.random() < 0.4  # the API is held already
+        for relay in relays:
+            if holding:
+                relay.hold(process.name)
+            else:
+                relay.slow(rng.uniform(0.02, 0.4), process.name)
+        time.sleep(rng.uniform(0.5, 1.5) * LEASE_S)
+        for relay in relays:
+            relay.heal(process.name)
+    return Hit(process.name, "connections held" if holding else "connections slowed", 1, process.kind)
 
 
 # ---------------------------------------------------------------- resources
@@ -172,16 +171,16 @@ def disk(cluster: Cluster, rng: random.Random) -> Hit | None:
         _fill(ballast)
         time.sleep(rng.uniform(0.5, 4.0))
         ballast.unlink(missing_ok=True)
-        return Hit(process.name, "disk full", 1)
+        return Hit(process.name, "disk full", 1, process.kind)
     with limited(process, pid, resource.RLIMIT_FSIZE, rng.choice((0, 4096))):
         time.sleep(rng.uniform(0.5, 4.0))
-    return Hit(process.name, "no file may grow", 1)
+    return Hit(process.name, "no file may grow", 1, process.kind)
 
 
 def memory(cluster: Cluster, rng: random.Random) -> Hit | None:
     """Let it have hardly more address space than it has, or less: then it gets nothing new at all, and a
     child that it starts has half of that."""
-    process = _holder(cluster, rng, "search", "compile", "measure", "emulate")
+    process = _holder(cluster, rng, *WORKERS)
     pid = None if process is None else process.pid
     if process is None or pid is None:
         return None
@@ -189,20 +188,21 @@ def memory(cluster: Cluster, rng: random.Random) -> Hit | None:
     if size is None:
         return None
     with limited(process, pid, resource.RLIMIT_AS, rng.choice((size // 2, size, size + (1 << 20)))):
+        process.starved_at = time.monotonic() + 4.0
         time.sleep(rng.uniform(0.5, 4.0))
-    return Hit(process.name, "memory starved", 1)
+    return Hit(process.name, "memory starved", 1, process.kind)
 
 
 def clock(cluster: Cluster, rng: random.Random) -> Hit | None:
     """Move its clock by minutes to years, forth or back; another jump brings it back."""
-    process = _holder(cluster, rng, "search", "compile", "measure", "emulate")
+    process = _holder(cluster, rng, *WORKERS)
     if process is None or process.clock is None:
         return None
     offset = rng.choice((-1, 1)) * int(10 ** rng.uniform(1.5, 7.5))
     set_clock(process.clock, offset)
     time.sleep(rng.uniform(1.5, 6.0))
     set_clock(process.clock, 0)
-    return Hit(process.name, f"clock moved by {offset} s", 1)
+    return Hit(process.name, f"clock moved by {offset} s", 1, process.kind)
 
 
 # ---------------------------------------------------------------- tasks
@@ -257,25 +257,44 @@ def _holders(cluster: Cluster) -> list[Process]:
 
 
 def _holder(cluster: Cluster, rng: random.Random, *kinds: str) -> Process | None:
-    """One that holds something, of these kinds (none named: of any). The kind is drawn first, so that those
-    who hold often are not the only ones."""
-    wanted = rng.choice(kinds) if kinds else None
+    """One that holds something, of these kinds. A kind is drawn first, seldom struck ones rather than others;
+    where none of it comes to hold anything, it is one of whoever does, again of the kind struck least: else
+    those that hold most of the time would be the only ones."""
+    wanted = draw_kind(cluster.struck, rng, kinds)
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        found = [one for one in holders(cluster) if not kinds or one.kind in kinds]
-        chosen = [one for one in found if wanted is None or one.kind == wanted]
-        late = time.monotonic() > deadline - WAIT_S / 2
-        if chosen or (late and found):
-            return rng.choice(chosen or found)
+        found = [one for one in holders(cluster) if one.kind in kinds]
+        chosen = [one for one in found if one.kind == wanted]
+        if not chosen and found and time.monotonic() > deadline - WAIT_S / 2:
+            least = min(cluster.struck[one.kind] for one in found)
+            chosen = [one for one in found if cluster.struck[one.kind] == least]
+        if chosen:
+            return rng.choice(chosen)
         time.sleep(_LOOK_S)
     return None
 
 
+def draw_kind(struck: Mapping[str, int], rng: random.Random, kinds: Sequence[str]) -> str:
+    """One of these kinds of process: twice as likely as another that was struck twice as often."""
+    return rng.choices(kinds, [1 / (1 + struck.get(kind, 0)) for kind in kinds])[0]
+
+
+@contextmanager
+def _victim(cluster: Cluster, rng: random.Random, *kinds: str) -> Iterator[Process | None]:
+    """As `_holder`; the API among the kinds, which is made to hold something, for as long as this lasts."""
+    if draw_kind(cluster.struck, rng, kinds) == "api":
+        with _api_in_a_transaction(cluster) as api:
+            yield api
+    else:
+        yield _holder(cluster, rng, *(kind for kind in kinds if kind != "api"))
+
+
 @contextmanager
 def _api_in_a_transaction(cluster: Cluster) -> Iterator[Process | None]:
-    """The API, held by its relay in the midst of a transaction; None where it begins none."""
+    """The API, held in the midst of a transaction: what it asks reaches the database, and no answer comes
+    back. None where it begins none."""
     api = cluster.named("api")
-    cluster.database_relay.hold(api.name)
+    cluster.database_relay.hold_answers(api.name)
     try:
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:

@@ -13,9 +13,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.servers.spawn import spawn
+from service.bus.vigil import STATUS as VIGIL_STATUS
 from service.host import VARIABLE
 
 RESTART_S = 0.3
+OURS = "SIGKILL of ours"
+STARVED_S = 20.0
+"""What memory that was short has done may show only so long after."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Of a process that nobody told to end."""
+
+    status: int
+    why: str | None
+    """None: it should not have ended so."""
+    said: str
+    """Last of all, in its log."""
+
+
+def explain(status: int, said: str, *, killed: bool, starved: bool) -> str | None:
+    """Why a process may have ended so in a storm; None: it may not."""
+    if status == -signal.SIGKILL:
+        return OURS if killed else None
+    if starved and status != 0:
+        # The allocators of C libraries end the process, or write where nothing is: no Python can be asked.
+        return "memory starved by us"
+    lines = [line for line in said.splitlines() if line.strip()]
+    if status == 1 and lines and lines[-1].startswith("rooftile: "):
+        return lines[-1]
+    if status == VIGIL_STATUS:
+        return "its watch over its own threads ended it"
+    return None
 
 
 @dataclass
@@ -33,12 +63,16 @@ class Process:
     """File that its clock is moved by; None where it cannot be."""
     log: Path
     starts: int = 0
-    ends: list[int] = field(default_factory=list)
-    """Exit statuses, in order."""
+    ends: list[End] = field(default_factory=list)
+    """In order."""
     running: subprocess.Popen[bytes] | None = None
     resting: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
     ended_at: float = 0.0
+    killed: bool = False
+    """By a SIGKILL of ours, since its last start."""
+    starved_at: float = -1e9
+    """When it last had too little memory, by a fault of ours."""
 
     @property
     def host(self) -> str:
@@ -59,6 +93,7 @@ class Process:
                 environment = dict(self.environment)
                 self.running = spawn(command, env=environment, cwd=self.home, stdout=log, stderr=log)
             self.starts += 1
+            self.killed = False
 
     def tend(self) -> None:
         """Start it again if it has ended a moment ago."""
@@ -66,7 +101,11 @@ class Process:
             if self.running is None or (status := self.running.poll()) is None:
                 return
             if not self.ended_at:
-                self.ends.append(status)
+                starved = time.monotonic() - self.starved_at < STARVED_S
+                said = self.said(600)
+                self.ends.append(
+                    End(status, explain(status, said, killed=self.killed, starved=starved), said)
+                )
                 self.ended_at = time.monotonic()
             if self.resting or time.monotonic() - self.ended_at < RESTART_S:
                 return
@@ -79,6 +118,7 @@ class Process:
             pid = self.pid
             if pid is None:
                 return False
+            self.killed |= number == signal.SIGKILL
             os.kill(pid, number)
             return True
 

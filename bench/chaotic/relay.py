@@ -27,6 +27,7 @@ class _Client:
     port: int = 0
     server: asyncio.Server | None = None
     flowing: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     delay_s: float = 0.0
     refusing: bool = False
     open: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -56,7 +57,11 @@ class Relay:
 
     def hold(self, client: str | None = None) -> None:
         """Let nothing through, and leave connections open; new ones are taken and held too."""
-        self._do(self._set(client, flowing=False))
+        self._do(self._set(client, flowing=False, answered=False))
+
+    def hold_answers(self, client: str | None = None) -> None:
+        """Let through what the client says, and nothing that the server answers."""
+        self._do(self._set(client, answered=False))
 
     def slow(self, delay_s: float, client: str | None = None) -> None:
         """Let each piece of up to 64 KiB wait for `delay_s` seconds, in both directions."""
@@ -68,7 +73,7 @@ class Relay:
 
     def heal(self, client: str | None = None) -> None:
         """End hold, slow and refuse. What was held goes on where it stopped."""
-        self._do(self._set(client, flowing=True, delay_s=0.0, refusing=False))
+        self._do(self._set(client, flowing=True, answered=True, delay_s=0.0, refusing=False))
 
     def connections(self, client: str | None = None) -> int:
         """Open connections of clients."""
@@ -92,6 +97,7 @@ class Relay:
         if client not in self._clients:
             one = _Client()
             one.flowing.set()
+            one.answered.set()
 
             async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 await self._take(one, reader, writer)
@@ -115,12 +121,15 @@ class Relay:
         client: str | None,
         *,
         flowing: bool | None = None,
+        answered: bool | None = None,
         delay_s: float | None = None,
         refusing: bool | None = None,
     ) -> None:
         for one in self._chosen(client):
             if flowing is not None:
                 (one.flowing.set if flowing else one.flowing.clear)()
+            if answered is not None:
+                (one.answered.set if answered else one.answered.clear)()
             one.delay_s = one.delay_s if delay_s is None else delay_s
             one.refusing = one.refusing if refusing is None else refusing
 
@@ -149,7 +158,7 @@ class Relay:
             await one.flowing.wait()
             answers, there = await asyncio.open_connection(*self._target)
             ends.append(there)
-            if await _join(_pump(one, reader, there), _pump(one, answers, writer)):
+            if await _join(_pump(one, one.flowing, reader, there), _pump(one, one.answered, answers, writer)):
                 for end in ends:  # an orderly end: the last words arrive before it
                     end.close()
                 for end in ends:
@@ -175,11 +184,13 @@ async def _join(*pumps: Coroutine[Any, Any, bool]) -> bool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(one: _Client, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> bool:
+async def _pump(
+    one: _Client, flowing: asyncio.Event, source: asyncio.StreamReader, sink: asyncio.StreamWriter
+) -> bool:
     """Pass bytes on until either end is gone: True where the source said so (FIN), False where it broke."""
     try:
         while piece := await source.read(_PIECE):
-            await one.flowing.wait()
+            await flowing.wait()
             if one.delay_s:
                 await asyncio.sleep(one.delay_s)
             sink.write(piece)

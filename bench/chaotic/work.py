@@ -6,22 +6,20 @@ Some pause and resume, some cancel, some ask twice. What they were told is kept,
 
 from __future__ import annotations
 
-import http.client
-import json
 import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
+from bench.chaotic.caller import ANSWER_S, Caller, NoAnswer
 from bench.chaotic.cluster import Cluster
 
-_TRY_S = 0.5
-_ANSWER_S = 10.0
 # Of every eight jobs one is paused for a while and one cancelled.
 _WISHES = {2: "pause", 5: "cancel"}
+# One of so many is for an arch.
+_ARCH_EVERY = 3
 
 
 @dataclass
@@ -39,55 +37,6 @@ class Posted:
     tries: int = 0
 
 
-class NoAnswer(Exception):  # expected: the service is being tormented
-    """Nobody answered, or the answer was a failure of the service that may pass."""
-
-
-class Caller:
-    """Calls to the API with one token; a connection for each, as after a failure."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self._place = urlsplit(url)
-        self._token = token
-
-    def call(self, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
-        """Status and JSON. NoAnswer where it is worth another try."""
-        connection = http.client.HTTPConnection(
-            str(self._place.hostname), self._place.port, timeout=_ANSWER_S
-        )
-        headers = {"Authorization": f"Bearer {self._token}"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        if key is not None:
-            headers["Idempotency-Key"] = key
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, data, headers)
-            answer = connection.getresponse()
-            status, text = answer.status, answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(str(error)) from error
-        finally:
-            connection.close()
-        try:
-            tree = json.loads(text) if text else None
-        except ValueError as error:
-            raise NoAnswer(f"{status}: no JSON") from error
-        if (status == 409 and key is not None) or status in (429, 503):
-            raise NoAnswer(f"{status}: {tree}")
-        return status, tree
-
-    def until(self, method: str, path: str, body: Any, key: str | None, deadline: float) -> tuple[int, Any]:
-        """`call` until it is answered; NoAnswer when the time is over."""
-        while True:
-            try:
-                return self.call(method, path, body, key)
-            except NoAnswer:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_TRY_S)
-
-
 @dataclass
 class Crowd:
     """Posts jobs from one thread until there are `count`, spread over `seconds`."""
@@ -99,22 +48,18 @@ class Crowd:
     seed: int
     posted: list[Posted] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """Answers that no client should ever get, of the crowd and of the onlooker."""
+    """Answers that no client should ever get."""
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._post_all, name="crowd", daemon=True),
-            threading.Thread(target=self._look, name="onlooker", daemon=True),
-        ]
+        self._thread = threading.Thread(target=self._post_all, name="crowd", daemon=True)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
 
     def wait(self) -> None:
         """Until the last job is posted, and everybody who paused one has resumed it."""
-        self._threads[0].join()
+        self._thread.join()
 
     def ask_again(self) -> None:
         """Whoever asked twice asks once more, now that all is over: the answer must be the one of then."""
@@ -124,8 +69,19 @@ class Crowd:
 
     def stop(self) -> None:
         self._stop.set()
-        for thread in self._threads:
-            thread.join(_ANSWER_S + 1)
+        self._thread.join(ANSWER_S + 1)
+
+    def job_ids(self) -> list[int]:
+        """Of the jobs that were taken until now."""
+        return [one.job_id for one in tuple(self.posted) if one.job_id is not None]
+
+    def asked_for(self) -> list[tuple[Mapping[str, Any], str]]:
+        """Problems of the jobs that were taken until now, each with a device of its job."""
+        return [
+            (one.body["problem"], one.body["target"]["devices"][0])
+            for one in tuple(self.posted)
+            if one.job_id is not None and "sweep" not in one.body and "devices" in one.body["target"]
+        ]
 
     # -- the crowd --------------------------------------------------------------------------------------
 
@@ -148,6 +104,16 @@ class Crowd:
             time.sleep(0.1)
 
     def _draw(self, rng: random.Random, number: int) -> Posted:
+        key, token = f"chaos-{self.seed}-{number}", rng.choice(self.tokens)
+        if number % _ARCH_EVERY == 1:
+            # No device of the cluster: compiled and run in the emulator. Its work is all the emulate
+            # worker has, and half of what the compile workers have.
+            return Posted({
+                "problem": {"op": "gemm", "m": 64 + number, "n": 64, "k": 64, "dtype": "f16"},
+                "target": {"arch": "sm_80"},
+                "budget": {"trials": rng.randrange(3, 7)},
+                "seed": number,
+            }, key, token)  # fmt: skip
         devices = rng.sample(self.cluster.devices, rng.choice((1, 1, 1, 2, 3)))
         # The small ones are the vendor's to win, most large ones ours: both kinds of release are wanted.
         n, k = rng.choice(((48, 40), (96, 64), (1024, 512), (512, 1024)))
@@ -155,7 +121,7 @@ class Crowd:
         body: dict[str, Any] = {
             "target": {"devices": devices},
             "budget": {"trials": len(devices) * rng.randrange(2, 5)},
-            "priority": rng.choice((0, 0, 0, 5, -5)),
+            "priority": rng.choice((0, 0, 0, -5, -10)),
             "seed": number,
         }
         # Each job has sizes of its own: an equal one would be joined.
@@ -164,7 +130,7 @@ class Crowd:
         else:
             body |= {"problem": {**problem, "m": number + 1}}
         wish = _WISHES.get(number % 8, "finish")
-        return Posted(body, f"chaos-{self.seed}-{number}", rng.choice(self.tokens), wish=wish)
+        return Posted(body, key, token, wish=wish)
 
     def _submit(self, one: Posted, *, twice: bool) -> None:
         caller = Caller(self.cluster.url, one.token)
@@ -207,20 +173,3 @@ class Crowd:
             return
         if status not in (200, 202, 409):  # 409: it has ended meanwhile
             self.failures.append(f"{verb}: {status} {tree}")
-
-    # -- the onlooker -----------------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Somebody's dashboard: reads all the time."""
-        caller = Caller(self.cluster.url, self.cluster.token)
-        paths = ("/v1/jobs", "/v1/devices", "/v1/releases", "/healthz", "/readyz")
-        number = 0
-        while not self._stop.wait(0.1):
-            path = paths[number % len(paths)]
-            number += 1
-            try:
-                status, tree = caller.call("GET", path)
-            except NoAnswer:
-                continue
-            if status != 200:
-                self.failures.append(f"GET {path}: {status} {tree}")

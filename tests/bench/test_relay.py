@@ -14,11 +14,15 @@ from bench.chaotic.relay import Relay
 GOOD_BYE = b"bye"
 
 
+HEARD: list[bytes] = []
+
+
 def _echo(server: socket.socket) -> None:
     def talk(peer: socket.socket) -> None:
         with peer:
             try:
                 while (data := peer.recv(1 << 16)) != GOOD_BYE and data:
+                    HEARD.append(data)
                     peer.sendall(data)
                 peer.sendall(b"." * 100_000)  # last words
             except OSError:
@@ -110,6 +114,24 @@ def test_what_is_held_stays_open_and_goes_on_later(relay: Relay) -> None:
         relay.heal("a")
         a.settimeout(5)
         assert answer(a, 4) == b"held"
+
+
+def test_where_answers_are_held_the_server_still_hears(relay: Relay) -> None:
+    with connect(relay, "a") as a, connect(relay, "b") as b:
+        assert ask(a) == b"x"
+        relay.hold_answers("a")
+        with pytest.raises(TimeoutError):
+            ask(a, b"heard", 0.3)
+        assert ask(b) == b"x"
+        HEARD.clear()
+        a.sendall(b"and this")
+        deadline = time.monotonic() + 5
+        while b"and this" not in HEARD:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        relay.heal("a")
+        a.settimeout(5)
+        assert answer(a, 13) == b"heardand this"
 
 
 def test_slow_waits_both_ways(relay: Relay) -> None:
