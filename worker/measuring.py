@@ -172,6 +172,7 @@ class MeasureWorker:
                     self._claim_ahead()
                 with about(job_id=claim.job_id, trial_id=claim.trial_id):
                     self._trial(claim, best)
+            self._tell(claims[-1].job_id)
             claims = self._next(began_s)
         return did
 
@@ -242,10 +243,16 @@ class MeasureWorker:
     def _write(self, claim: MeasureClaim, outcome: Measured | Failed) -> None:
         written = self._database.run(lambda s: trials.finish_measure(s, claim.claim_id, outcome))
         self._keeper.drop(claim.claim_id)
-        if written:
-            self._doorbell.ring(Kind.SEARCH, claim.job_id)
-        else:
+        if not written:
             _log.info("a late result was not needed", trial=claim.trial_id)
+
+    def _tell(self, job_id: int) -> None:
+        """Wake the search, once what was written so far is written. Once a batch: a bell costs it several
+        milliseconds, and more than a batch is under way. Where trials last it looks by itself meanwhile."""
+        if self._beside is None:
+            self._doorbell.ring(Kind.SEARCH, job_id)
+        else:
+            self._beside.submit(self._doorbell.ring, Kind.SEARCH, job_id)
 
     def _written(self) -> None:
         """Wait until the result before this one is written; what went wrong there is raised here."""

@@ -93,10 +93,9 @@ def _run_celery(loop: Loop, settings: Settings, queues: Sequence[str]) -> None:
 
     def stop_worker() -> None:
         # A loop that was stopped from inside takes Celery with it.
-        while not ended.wait(0.2):
-            if loop.stopping:
-                signal.raise_signal(signal.SIGUSR1)
-                return
+        loop.wait_stopped()
+        if not ended.is_set():
+            signal.raise_signal(signal.SIGUSR1)
 
     threading.Thread(target=stop_worker, name="loop-watch", daemon=True).start()
     threading.Thread(

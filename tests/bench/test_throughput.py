@@ -21,7 +21,7 @@ from bench.replay.device import HOST, MARK, TRIAL_S, ReplaySession, replayed_cpu
 from bench.replay.recording import recording
 from search_space import registry
 from search_space.device import device_of
-from service.bus import Doorbell, HostGate
+from service.bus import Doorbell, HostGate, Kind
 from service.host import VARIABLE
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
@@ -125,6 +125,26 @@ def test_a_replayed_job_ends_with_a_release_that_says_so(desk: Desk) -> None:
             }
         )
     assert release.device_key.startswith(f"cpu-{HOST}-")
+
+
+def test_the_search_is_woken_once_a_batch_when_its_results_are_written(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = desk.submit(8)
+    while desk.states(job_id).count(TrialState.COMPILED) < 8:
+        desk.search.step()
+        desk.compiler.step()
+    told: list[tuple[Kind | str, int]] = []
+
+    def ring(kind: Kind | str, *args: object, device_key: str | None = None) -> None:
+        told.append((kind, desk.states(job_id).count(TrialState.COMPILED)))
+
+    monkeypatch.setattr(desk.measurer._doorbell, "ring", ring)
+    while desk.states(job_id).count(TrialState.COMPILED) + desk.states(job_id).count(TrialState.MEASURING):
+        desk.measurer.step()
+    assert told
+    assert len(told) <= 3  # of eight trials, by fours
+    assert told[-1] == (Kind.SEARCH, 0)
 
 
 def test_the_next_trial_runs_while_the_last_result_is_written(
