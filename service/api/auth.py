@@ -95,21 +95,26 @@ def _of_token(state: AppState, header: str, host: str | None) -> Principal:
     clear = clear.strip()
     if kind.lower() != "bearer" or not clear or len(clear) > _MAX_TOKEN or not clear.isascii():
         raise _unauthorized("The Authorization header has to be `Bearer TOKEN`.", "invalid_request")
-    # after too many wrong ones an address learns of no other whether it is right; its users go on
-    if not state.known_tokens.seen(tokens.digest(clear)):
-        state.limits.check_guesser(host)
     hashed, epoch, asked_s = tokens.digest(clear), state.known_tokens.epoch(), time.monotonic()
+    _check_guesser(state, hashed, host)
     with state.database.read() as s:
         token = tokens.check(s, clear)
         guess = token is None and not tokens.was_made(s, clear)
     if token is None:
-        state.known_tokens.forget(hashed)
+        state.known_tokens.forget(hashed, host)
         if guess:
             state.limits.guessed(host)
         raise _unauthorized("This token is unknown, expired or revoked.", "invalid_token")
     state.known_tokens.keep(hashed, token, epoch, asked_s)
+    state.known_tokens.let_in(hashed, host)
     _touch(state, token.id)
     return _principal(token)
+
+
+def _check_guesser(state: AppState, hashed: str, host: str | None) -> None:
+    """After too many wrong ones an address learns of no other whether it is right; its users go on."""
+    if not state.known_tokens.seen(hashed, host):
+        state.limits.check_guesser(host)
 
 
 def _host(request: Request) -> str | None:
@@ -201,15 +206,17 @@ def require(scope: Scope) -> Callable[[Request], Principal]:
 async def admit(request: Request, scope: Scope) -> Principal:
     """As the dependency of `require`, for a lookup on the event loop: a token that was asked for a moment ago
     costs neither a thread nor a query."""
-    header = request.headers.get("authorization")
+    header, state = request.headers.get("authorization"), state_of(request)
     known = None
     if header is not None and header[:7].lower() == "bearer ":
-        known = state_of(request).known_tokens.get(tokens.digest(header[7:].strip()))
+        hashed = tokens.digest(header[7:].strip())
+        known = state.known_tokens.get(hashed)
     if known is not None:
+        _check_guesser(state, hashed, _host(request))
         principal = _checked(request, _principal(known), scope)
     else:
         principal = _checked(request, await run_in_threadpool(identify, request), scope)
-    limits = state_of(request).limits
+    limits = state.limits
     if not principal.may(Scope.ADMIN) and not limits.prepaid(principal.owner):
         await run_in_threadpool(limits.request, principal.owner)
     return principal

@@ -1,8 +1,8 @@
 """Which tokens were asked for a moment ago, so that a lookup need not ask again?
 
 A revocation is an event: who hears it forgets all tokens, about as soon as the tail reads (a quarter of a
-second). Where events cannot be read a token is known for `KNOWN_S` and no longer. That one was valid not long
-ago is remembered longer: it lets nobody in, but who sends it is not taken for a guesser (limits.py).
+second). Where events cannot be read a token is known for `KNOWN_S` and no longer. From where one was let in
+is remembered longer: that lets nobody in, but who sends it from there is no guesser (limits.py).
 """
 
 from __future__ import annotations
@@ -25,13 +25,20 @@ class KnownTokens:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[TokenRecord, float]] = {}
-        self._seen: dict[str, float] = {}
+        self._seen: dict[tuple[str, str | None], float] = {}
         self._lock = threading.Lock()
         self._epoch = 0
 
-    def seen(self, hashed: str) -> bool:
-        """Whether it was valid in the last minutes."""
-        return time.monotonic() < self._seen.get(hashed, 0.0)
+    def seen(self, hashed: str, host: str | None) -> bool:
+        """Whether it was let in from this address in the last minutes."""
+        return time.monotonic() < self._seen.get((hashed, host), 0.0)
+
+    def let_in(self, hashed: str, host: str | None) -> None:
+        """It came from this address and was valid."""
+        with self._lock:
+            if len(self._seen) >= _MOST:
+                self._seen.clear()
+            self._seen[hashed, host] = time.monotonic() + SEEN_S
 
     def get(self, hashed: str) -> TokenRecord | None:
         known = self._known.get(hashed)
@@ -49,15 +56,13 @@ class KnownTokens:
                 return
             if len(self._known) >= _MOST:
                 self._known.clear()
-            if len(self._seen) >= _MOST:
-                self._seen.clear()
-            self._seen[hashed] = asked_s + SEEN_S
             self._known[hashed] = (token, asked_s + KNOWN_S)
 
-    def forget(self, hashed: str) -> None:
+    def forget(self, hashed: str, host: str | None) -> None:
+        """It came from this address and is not valid."""
         with self._lock:
             self._known.pop(hashed, None)
-            self._seen.pop(hashed, None)
+            self._seen.pop((hashed, host), None)
 
     def told(self, rows: Sequence[EventRecord]) -> None:
         """A listener of the tail."""

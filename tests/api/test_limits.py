@@ -121,6 +121,14 @@ def test_who_guesses_is_told_to_wait_and_disturbs_nobody(anonymous: TestClient, 
     sa_event.listen(engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
     assert anonymous.get("/v1/jobs", headers=right).status_code == 429
     assert not [one for one in asked if "tokens" in one], "a guess too many costs the database nothing"
+    # Nor does it help that its owner is at work, somewhere else.
+    with TestClient(anonymous.app, base_url="http://127.0.0.1:8417", client=("192.0.2.7", 50000)) as owner:
+        for _ in range(2):  # the second is one that this process knows from a moment ago
+            ask = {"problem": gemm(), "device": CPU}
+            assert owner.post("/v1/best", json=ask, headers=right).status_code == 200
+            assert anonymous.post("/v1/best", json=ask, headers=right).status_code == 429
+            assert anonymous.get("/v1/jobs", headers=right).status_code == 429
+    assert anonymous.get("/v1/jobs", headers=good).status_code == 200
 
 
 def test_the_table_of_guesses_stays_small(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
