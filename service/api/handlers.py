@@ -30,6 +30,7 @@ from service.api.errors import (
     UnavailableError,
     problem,
 )
+from service.api.middleware import SECURITY_HEADERS
 from service.api.requestid import HEADER, IN_SCOPE
 from service.jobs import errors as job_errors
 from service.store import errors as store_errors
@@ -141,7 +142,9 @@ class _Handlers:
         about = {"method": request.method, "path": request.url.path, "request_id": request_id}
         _log.error("unexpected error", **about, trace=trace)
         detail = "Something went wrong in the service; its log has the trace."
-        return self.answer(request, problem(500, "internal", detail), {HEADER: request_id})
+        # said here: the layers that would have added them are left when this is called
+        headers = {HEADER: request_id, **SECURITY_HEADERS, "Cache-Control": "private, no-cache"}
+        return self.answer(request, problem(500, "internal", detail), headers)
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:

@@ -50,6 +50,8 @@ with TestClient(app, raise_server_exceptions=False) as client:
     headers = {"Authorization": f"Bearer {token}", "X-Request-ID": "from-the-proxy-1"}
     answer = client.post("/v1/best", json=body, headers=headers)
     assert (answer.status_code, answer.headers["X-Request-ID"]) == (500, "from-the-proxy-1")
+    assert "Content-Security-Policy" in answer.headers
+    assert answer.headers["Cache-Control"] == "private, no-cache"
 """
 
 
