@@ -141,6 +141,7 @@ COMMANDS: tuple[CommandRight, ...] = (
     CommandRight("token create", None, "the database"),
     CommandRight("token list", None, "the database"),
     CommandRight("token revoke", None, "the database"),
+    CommandRight("token logout", None, "the database"),
     CommandRight("token link", None, "the database"),
     CommandRight("device list", None, "the database"),
     CommandRight("device suspend", None, "the database"),

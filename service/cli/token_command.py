@@ -1,4 +1,4 @@
-"""How does `rooftile token` make, list and revoke tokens, and log a browser in?"""
+"""How does `rooftile token` make, list and revoke tokens, and log browsers in and out?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.cli.tables import table_console
 from service.errors import OperationError
 from service.paths import Home
 from service.settings import get_settings
-from service.store import audit, tokens
+from service.store import audit, logins, tokens
 from service.store.enums import AuditAction, Scope
 from service.store.records import TokenRecord
 from service.supervisor import setup
@@ -74,6 +74,29 @@ def revoke(
         print_json({"id": token_id, "state": "revoked"})
     else:
         print(f"Token {token_id} is revoked.")
+
+
+@app.command()
+def logout(
+    session_id: int | None = typer.Argument(
+        None, help="The session, as GET /v1/audit?action=login shows it; without one, all and all open links."
+    ),
+    as_json: bool = _JSON,
+) -> None:
+    """End the sessions of browsers that were logged in by a link."""
+    with opened("token") as database, database.begin() as s:
+        if session_id is None:
+            ended = logins.revoke_all(s)
+        else:
+            ended = [session_id] if logins.revoke(s, session_id) else []
+        for one in ended:
+            audit.write(s, audit.command(), AuditAction.LOGOUT, f"session:{one}")
+    if session_id is not None and not ended:
+        raise OperationError(f"There is no session {session_id} that is logged in.")
+    if as_json:
+        print_json({"ended": ended})
+    else:
+        print(f"Browsers logged out: {len(ended)}.")
 
 
 @app.command()

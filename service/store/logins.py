@@ -83,6 +83,16 @@ def revoke(s: Session, session_id: int) -> bool:
     return ended
 
 
+def revoke_all(s: Session) -> list[int]:
+    """Logs every browser out, also one that has a link and did not use it yet; returns the sessions."""
+    now = clock.now(s)
+    # first the codes: a session that one of them made meanwhile is seen below
+    changed(s, update(LoginCode).where(LoginCode.used_at.is_(None)).values(used_at=now))
+    live = Login.revoked_at.is_(None) & (Login.expires_at > now)
+    ids = s.scalars(select(Login.id).where(live).order_by(Login.id)).all()
+    return [one for one in ids if revoke(s, one)]
+
+
 def forget(s: Session) -> int:
     """Drops codes and sessions that ran out; returns how many."""
     now = clock.now(s)

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from support.api import ADMIN, CPU
 
 from service.api.app import create_app
+from service.api.auth import COOKIE
 from service.cli import token_command
 from service.jobs.releases import withdraw_quarantined
 from service.settings import Settings
@@ -121,6 +122,52 @@ def test_commands_and_the_token_of_a_service_are_kept(
     assert [(row.actor, row.action) for row in new] == [
         ("service", "token_made"), ("service", "token_revoked"),
     ]  # fmt: skip
+
+
+@both
+def test_a_command_logs_browsers_out(
+    anonymous: TestClient, settings: Settings, seed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOFTILE_HOME", str(settings.home))
+    monkeypatch.setenv("ROOFTILE_DATABASE_URL", settings.database_url)
+
+    def code() -> str:
+        with seed.database.begin() as s:
+            return logins.create_code(s, {Scope.ADMIN})
+
+    cookies = []
+    for _ in range(4):
+        anonymous.cookies.clear()
+        assert anonymous.get(f"/login?code={code()}").status_code == 303
+        cookies.append(anonymous.cookies[COOKIE])
+    waiting = code()
+
+    def let_in() -> list[bool]:
+        seen = []
+        for cookie in cookies:
+            anonymous.cookies.clear()
+            anonymous.cookies.set(COOKIE, cookie)
+            seen.append(anonymous.get("/v1/jobs").status_code == 200)
+        anonymous.cookies.clear()
+        return seen
+
+    # a session is nobody's token's: the end of a token does not end it
+    assert token_command.main(["revoke", "1"]) == 0
+    assert let_in() == [True, True, True, True]
+    assert token_command.main(["logout", "2"]) == 0
+    assert let_in() == [True, False, True, True]
+    assert token_command.main(["logout", "2"]) == 1
+    assert token_command.main(["logout"]) == 0
+    assert let_in() == [False, False, False, False]
+    assert anonymous.get(f"/login?code={waiting}").status_code == 403
+    with seed.database.read() as s:
+        rows = audit.listing(s, action=AuditAction.LOGOUT).rows
+    assert [(row.actor, row.subject) for row in rows] == [
+        ("command", "session:4"),
+        ("command", "session:3"),
+        ("command", "session:1"),
+        ("command", "session:2"),
+    ]
 
 
 @both

@@ -28,6 +28,7 @@ from service.cli import device_command, token_command
 from service.paths import source_root
 from service.store import logins, tokens
 from service.store.enums import Scope
+from service.store.records import BrowserSession
 
 GROUPS = {"token": token_command.app, "device": device_command.app}
 """Commands whose words have rights of their own."""
@@ -85,6 +86,8 @@ class World:
     port: int
     seed: Seed
     tokens: dict[Who, str]
+    ended: tuple[BrowserSession, str]
+    """A session that was logged out, and its cookie."""
     ids: dict[str, str]
 
     def ask(self, right: Right, who: Who) -> str:
@@ -116,12 +119,7 @@ class World:
         """A session of this cell's own, since some routes end it; its CSRF token where it is to be sent."""
         if who not in (Who.COOKIE, Who.COOKIE_ALONE, Who.GONE_COOKIE):
             return None
-        with self.seed.database.begin() as s:
-            made = logins.redeem(s, logins.create_code(s, {Scope.ADMIN}))
-            assert made is not None
-            session, cookie = made
-            if who is Who.GONE_COOKIE:
-                logins.revoke(s, session.id)
+        session, cookie = self.ended if who is Who.GONE_COOKIE else logged_in(self.seed)
         headers["Cookie"] = f"{COOKIE}={cookie}"
         return None if who is Who.COOKIE_ALONE else session.csrf
 
@@ -157,6 +155,13 @@ _BODIES: dict[str, Any] = {
 _QUERIES = {"/v1/spaces": "?op=gemm&arch=x86-64-v3", "/static": "/rooftile.css"}
 
 
+def logged_in(seed: Seed) -> tuple[BrowserSession, str]:
+    with seed.database.begin() as s:
+        made = logins.redeem(s, logins.create_code(s, {Scope.ADMIN}))
+    assert made is not None
+    return made
+
+
 @pytest.fixture
 def world(app: FastAPI, seed: Seed) -> Iterator[World]:
     seed.device()
@@ -173,6 +178,9 @@ def world(app: FastAPI, seed: Seed) -> Iterator[World]:
         tokens.revoke(s, made[Who.REVOKED][0].id)
         s.execute(text("UPDATE jobs SET token_id = :id"), {"id": made[Who.SUBMIT][0].id})
         artifact = s.execute(text("SELECT sha256 FROM artifacts ORDER BY sha256 LIMIT 1")).scalar_one()
+    ended = logged_in(seed)
+    with seed.database.begin() as s:
+        assert logins.revoke(s, ended[0].id)
     ids = {
         "job_id": str(job.id),
         "trial_id": str(release.trial_id),
@@ -184,7 +192,7 @@ def world(app: FastAPI, seed: Seed) -> Iterator[World]:
         "device": CPU,
     }
     with served(app) as port:
-        yield World(port, seed, {who: clear for who, (_, clear) in made.items()}, ids)
+        yield World(port, seed, {who: clear for who, (_, clear) in made.items()}, ended, ids)
 
 
 def test_each_cell(world: World) -> None:
@@ -282,6 +290,7 @@ _ON_THE_DATABASE = {
     "token create": ["token", "create", "mine", "--scope", "admin"],
     "token list": ["token", "list"],
     "token revoke": ["token", "revoke", "1"],
+    "token logout": ["token", "logout"],
     "token link": ["token", "link"],
     "device list": ["device", "list"],
     "device suspend": ["device", "suspend", CPU, "a test"],
