@@ -238,7 +238,8 @@ class _Run:
 
     def _cancel(self, job_id: int) -> None:
         with contextlib.suppress(IllegalMove):  # it ended just now
-            control.cancel(self._database, job_id)
+            if control.leave(self._database, job_id, None).open:
+                self._view.say(f"job {job_id} goes on for others who asked for it")
 
 
 def _target(target: Mapping[str, Any]) -> str:

@@ -21,6 +21,12 @@ def cancel(where: Session | Database, job_id: int) -> JobRecord:
     return in_transaction(where, lambda s: _cancel(s, job_id))
 
 
+def leave(where: Session | Database, job_id: int, token_id: int | None) -> JobRecord:
+    """One owner no longer wants the job. Where others asked for it too it goes on for them, else it is
+    cancelled."""
+    return in_transaction(where, lambda s: _leave(s, job_id, token_id))
+
+
 def pause(where: Session | Database, job_id: int) -> JobRecord:
     """Start nothing new; what is in flight ends. The job's clock stands still. Pausing twice is one pause."""
     return in_transaction(where, lambda s: _pause(s, job_id))
@@ -41,6 +47,13 @@ def _cancel(s: Session, job_id: int) -> JobRecord:
     leases.forget(s, leases.job_lease(job_id))
     # Last, so that whoever follows the job's events sees all of them before its end.
     return jobs.move(s, job_id, JobState.CANCELLED, JobReason.USER, "Cancelled by a person.")
+
+
+def _leave(s: Session, job_id: int, token_id: int | None) -> JobRecord:
+    job = _job(s, job_id)
+    if job.open and jobs.leave(s, job_id, token_id):
+        return _job(s, job_id)
+    return _cancel(s, job_id)
 
 
 def close(

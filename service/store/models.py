@@ -195,6 +195,16 @@ class Job(Base):
     )
 
 
+class JobJoin(Base):
+    """Who asked for an open job too. Its first owner, or who took its place, is the job's own token."""
+
+    __tablename__ = "job_joins"
+    job_id: Mapped[int] = mapped_column(BigId, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    # 0 for whoever has no token: a browser's session, a command; so it refers to no row
+    token_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = _time()
+
+
 class JobProblem(Base):
     __tablename__ = "job_problems"
     id: Mapped[int] = _id()

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.api import jobview, schemas
 from service.api.auth import Principal
+from service.api.routes.jobs import steers
 from service.api.routes.trials import page_of_trials
 from service.store import devices, trials
 from service.store.enums import JobProblemReason, JobReason, JobState, TrialReason, TrialState, Word
@@ -63,7 +64,7 @@ def context(s: Session, job: JobRecord, choice: Choice, principal: Principal) ->
         "live_url": choice.query(f"{path}/live"),
         "state_doc": _doc(JobState, shown.state),
         "reason_doc": _doc(JobReason, shown.reason),
-        "steps": _buttons(job) if principal.may_steer(job.token_id) else [],
+        "steps": _buttons(job) if steers(s, principal, job.id) else [],
         "ended": sum(n for state, n in shown.counts.items() if state not in _OPEN),
         "under_way": sum(n for state, n in shown.counts.items() if state in _OPEN),
         "outcomes": [_outcome(row) for row in shown.outcomes],

@@ -182,6 +182,38 @@ def test_a_submit_token_steers_its_own_jobs_only(
     assert reader.get("/v1/jobs").status_code == 200
 
 
+@pytest.mark.parametrize("settings", ["sqlite", "postgres"], indirect=True)
+def test_each_who_asked_for_the_same_cancels_for_himself(
+    client: TestClient, seed: Any, as_token: Callable[[str], TestClient]
+) -> None:
+    seed.device()
+    ann, bob, cem = (as_token(seed.token(Scope.SUBMIT)) for _ in range(3))
+    url = ann.post("/v1/jobs", json={**BODY, "priority": -5}).json()["url"]
+    for one in (bob, cem):
+        joined = one.post("/v1/jobs", json=BODY).json()
+        assert (joined["url"], joined["created"]) == (url, False)
+    assert ann.get(url).json()["priority"] == 0
+    # to stop it for the others is more than leaving it
+    assert problem(ann.post(f"{url}:pause"), 403)["allowed"] == ["admin"]
+    assert ann.post(f"{url}:cancel").json()["state"] == "queued"
+    assert problem(ann.post(f"{url}:cancel"), 403)["allowed"] == ["admin"]
+    assert bob.post(f"{url}:cancel").json()["state"] == "queued"
+    assert cem.post(f"{url}:pause").json()["state"] == "paused"
+    assert bob.post("/v1/jobs", json=BODY).json()["url"] == url
+    page = url.removeprefix("/v1")
+    shown = ["Cancel job" in one.get(page).text for one in (ann, bob, cem)]
+    assert shown == [False, True, True]
+    assert cem.post(f"{page}/cancel", follow_redirects=False).status_code == 303
+    assert ["Cancel job" in one.get(page).text for one in (bob, cem)] == [True, False]
+    assert bob.post(f"{url}:resume").status_code == 200
+    assert client.post(f"{url}:pause").status_code == 200
+    assert client.post(f"{url}:cancel").json()["state"] == "cancelled"
+    again = ann.post("/v1/jobs", json=BODY).json()
+    assert again["url"] != url
+    assert ann.post(f"{again['url']}:cancel").json()["state"] == "cancelled"
+    assert ann.post(f"{again['url']}:cancel").json()["state"] == "cancelled"
+
+
 def test_only_an_admin_goes_before_everybody(
     client: TestClient, seed: Any, as_token: Callable[[str], TestClient]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,12 +11,12 @@ from support.hands import DEVICE, Hands, drive
 from support.job_views import job_of
 
 from service.jobs.advance import advance
-from service.jobs.control import cancel, pause, resume
+from service.jobs.control import cancel, leave, pause, resume
 from service.jobs.errors import IllegalMove, NotFound
 from service.jobs.lifecycle import SHARERS_MOST
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
-from service.store import devices, events, jobs, races, trials
+from service.store import devices, events, jobs, races, tokens, trials
 from service.store.enums import (
     DeviceState,
     JobProblemReason,
@@ -22,6 +24,7 @@ from service.store.enums import (
     JobReason,
     JobState,
     RaceState,
+    Scope,
     TrialState,
 )
 
@@ -166,3 +169,92 @@ def test_a_queued_job_can_be_cancelled_and_a_paused_one_too(hands: Hands) -> Non
     pause(hands.db, two)
     assert cancel(hands.db, one).state is JobState.CANCELLED
     assert cancel(hands.db, two).state is JobState.CANCELLED
+
+
+# ---------------------------------------------------------------- several who asked for the same
+
+
+def three_tokens(hands: Hands) -> tuple[int, int, int]:
+    with hands.db.begin() as s:
+        ids = [tokens.create(s, name, {Scope.SUBMIT})[0].id for name in ("ann", "bob", "cem")]
+    return ids[0], ids[1], ids[2]
+
+
+def ask(hands: Hands, token_id: int | None) -> int:
+    body = {"problem": PROBLEM, "target": {"device": DEVICE}, "budget": {"trials": 8}}
+    return submit(hands.db, body, token_id)[0].id
+
+
+def owners(hands: Hands, job_id: int) -> list[int | None]:
+    with hands.db.read() as s:
+        return jobs.owners(s, job_id)
+
+
+def test_a_job_ends_with_the_last_who_asked_for_it(both: Hands) -> None:
+    ann, bob, cem = three_tokens(both)
+    job_id = ask(both, ann)
+    for one in (None, cem, bob, cem, ann):
+        assert ask(both, one) == job_id
+    assert owners(both, job_id) == [ann, None, cem, bob]
+    left = leave(both.db, job_id, cem)
+    assert (left.state, left.token_id) == (JobState.QUEUED, ann)
+    # who paid for it goes: the next one pays, and is not among the others any more
+    left = leave(both.db, job_id, ann)
+    assert (left.state, left.token_id) == (JobState.QUEUED, None)
+    assert leave(both.db, job_id, None).token_id == bob
+    assert owners(both, job_id) == [bob]
+    assert ask(both, ann) == job_id
+    assert owners(both, job_id) == [bob, ann]
+    assert leave(both.db, job_id, ann).open
+    assert leave(both.db, job_id, bob).state is JobState.CANCELLED
+    assert leave(both.db, job_id, bob).state is JobState.CANCELLED
+    assert ask(both, cem) != job_id
+
+
+def test_an_admins_cancel_ends_it_for_all(both: Hands) -> None:
+    ann, bob, _ = three_tokens(both)
+    job_id = ask(both, ann)
+    ask(both, bob)
+    assert cancel(both.db, job_id).state is JobState.CANCELLED
+    with pytest.raises(NotFound):
+        leave(both.db, 999, ann)
+
+
+def test_of_all_who_leave_at_once_the_last_cancels(both: Hands) -> None:
+    people = three_tokens(both)
+    for _ in range(5):
+        job_id = ask(both, people[0])
+        for one in people[1:]:
+            assert ask(both, one) == job_id
+        barrier = threading.Barrier(3, timeout=60)
+
+        def go(token_id: int, job_id: int = job_id, barrier: threading.Barrier = barrier) -> JobState:
+            barrier.wait()
+            return leave(both.db, job_id, token_id).state
+
+        with ThreadPoolExecutor(3) as pool:
+            ended = sorted(pool.map(go, people))
+        assert ended == [JobState.CANCELLED, JobState.QUEUED, JobState.QUEUED]
+
+
+def test_who_joins_while_the_last_owner_cancels_has_a_job(both: Hands) -> None:
+    """Either it goes on for him, or a new one is his: never one that was just cancelled."""
+    ann, bob, _ = three_tokens(both)
+    for _ in range(10):
+        job_id = ask(both, ann)
+        barrier = threading.Barrier(2, timeout=60)
+
+        def join(barrier: threading.Barrier = barrier) -> int:
+            barrier.wait()
+            return ask(both, bob)
+
+        def go(job_id: int = job_id, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            leave(both.db, job_id, ann)
+
+        with ThreadPoolExecutor(2) as pool:
+            mine, gone = pool.submit(join), pool.submit(go)
+            gone.result()
+            assert job_of(both.db, mine.result()).open
+        assert owners(both, mine.result()) == [bob]
+        leave(both.db, mine.result(), bob)

@@ -25,7 +25,7 @@ from service.api.openapi import errors, request_body
 from service.api.routes.params import MAX_ID, IdPath, LimitQuery, TokenQuery, absent, one_of, row_id
 from service.api.state import AppState, state_of
 from service.bus import Kind
-from service.jobs.control import cancel, pause, resume
+from service.jobs.control import cancel, leave, pause, resume
 from service.jobs.request import MOST_PRIORITY, USUAL_PRIORITY, JobRequest
 from service.jobs.submit import submit
 from service.store import idempotency, jobs
@@ -52,7 +52,7 @@ _BODY = {
             "type": "integer",
             "minimum": -MOST_PRIORITY,
             "maximum": MOST_PRIORITY,
-            "description": f"of what waits, the highest goes first; above {USUAL_PRIORITY} needs the scope admin",
+            "description": f"of what waits, the highest goes first; above {USUAL_PRIORITY}: admin",
         },
         "families": {"type": "array", "items": {"type": "string"}},
         "params": {"type": "object"},
@@ -263,19 +263,34 @@ def steer(state: AppState, principal: Principal, job_id: int, move: Move) -> Job
     """Move a job that the principal may steer, and wake who has to act on it."""
 
     def change(s: Session) -> JobRecord:
-        job = existing(s, job_id)
-        if not principal.may_steer(job.token_id):
-            raise ForbiddenError(
-                f"Job {job_id} belongs to another token; that needs the scope admin.",
-                field="id",
-                value=job_id,
-                allowed=["admin"],
-            )
+        existing(s, job_id)
+        if not steers(s, principal, job_id):
+            raise _forbidden(job_id, "belongs to another token")
+        if move is pause and not principal.may(Scope.ADMIN) and len(jobs.owners(s, job_id)) > 1:
+            raise _forbidden(job_id, "was asked for by others too, for whom it would stop")
         return move(s, job_id)
 
     moved = state.database.run(change)
     state.doorbell.ring(Kind.SEARCH, job_id)
     return moved
+
+
+def steers(s: Session, principal: Principal, job_id: int) -> bool:
+    """Whether the job is one of its own, or it may steer every job."""
+    return any(principal.may_steer(owner) for owner in jobs.owners(s, job_id))
+
+
+def cancelling(principal: Principal) -> Move:
+    """What a cancel by this principal is: an admin ends the job for all, an owner for himself."""
+    if principal.may(Scope.ADMIN):
+        return cancel
+    return lambda s, job_id: leave(s, job_id, principal.token_id)
+
+
+def _forbidden(job_id: int, why: str) -> ForbiddenError:
+    return ForbiddenError(
+        f"Job {job_id} {why}; that needs the scope admin.", field="id", value=job_id, allowed=["admin"]
+    )
 
 
 def _steered(request: Request, principal: Principal, job_id: str, move: Move) -> schemas.Job:
@@ -291,13 +306,14 @@ Steerer = Annotated[Principal, needs(Scope.SUBMIT)]
 
 @router.post("/v1/jobs/{job_id:id}:cancel", responses=errors(404, 409), response_model=schemas.Job)
 def cancel_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
-    """End a job; what it found stays."""
-    return _steered(request, principal, job_id, cancel)
+    """End a job; what it found stays. One that others asked for too goes on for them; an admin ends it for
+    all."""
+    return _steered(request, principal, job_id, cancelling(principal))
 
 
 @router.post("/v1/jobs/{job_id:id}:pause", responses=errors(404, 409), response_model=schemas.Job)
 def pause_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
-    """Stop a job for now: trials in flight end, no new ones start."""
+    """Stop a job for now: trials in flight end, no new ones start. One that others asked for too: admin."""
     return _steered(request, principal, job_id, pause)
 
 
