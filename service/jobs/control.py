@@ -22,8 +22,8 @@ def cancel(where: Session | Database, job_id: int) -> JobRecord:
 
 
 def leave(where: Session | Database, job_id: int, token_id: int | None) -> JobRecord:
-    """One owner no longer wants the job. Where others asked for it too it goes on for them, else it is
-    cancelled."""
+    """One owner no longer wants the job. Where others want it too it goes on for them, else it is cancelled.
+    Leaving twice is leaving once."""
     return in_transaction(where, lambda s: _leave(s, job_id, token_id))
 
 

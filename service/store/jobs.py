@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from . import clock, moves
+from . import clock, moves, owners
 from . import problems as problem_rows
 from .enums import JobProblemReason, JobProblemState, JobReason, JobState
 from .errors import Conflict, NotFound
-from .models import Job, JobJoin, JobProblem, Problem
+from .models import Job, JobProblem, Problem
 from .records import JobProblemRecord, JobRecord, Json, NewJob, Page, ProblemName
 from .sql import changed, insert_ignoring
 from .transitions import JOB, JOB_PROBLEM, final
@@ -22,7 +22,6 @@ from .transitions import JOB, JOB_PROBLEM, final
 _RUNS = (JobState.RUNNING, JobState.FINISHING)
 _JOB_FINAL = final(JOB)
 _PROBLEM_FINAL = final(JOB_PROBLEM)
-_NO_TOKEN = 0
 
 
 class Sharer(NamedTuple):
@@ -202,14 +201,6 @@ def counts(s: Session) -> dict[JobState, int]:
     return {row[0]: row[1] for row in rows}
 
 
-def count_open(s: Session, token_id: int | None = None) -> int:
-    """Open jobs, of one token if named."""
-    query = select(func.count()).select_from(Job).where(Job.finished_at.is_(None))
-    if token_id is not None:
-        query = query.where(Job.token_id == token_id)
-    return s.scalar(query) or 0
-
-
 def move(
     s: Session,
     job_id: int,
@@ -249,28 +240,9 @@ def lock(s: Session, job_id: int) -> Job:
     return job
 
 
-def owners(s: Session, job_id: int) -> list[int | None]:
-    """Tokens (None: somebody without one) that asked for the job and have not left it. The first pays for
-    it; the others in the order they came. Empty where there is no such job."""
-    first = s.execute(select(Job.token_id).where(Job.id == job_id)).one_or_none()
-    if first is None:
-        return []
-    return [first.token_id, *(row.token_id or None for row in _joins(s, job_id))]
-
-
 def leave(s: Session, job_id: int, token_id: int | None) -> bool:
-    """Somebody no longer wants a job that others want too: it stays, and where he paid for it the next one
-    does. False where he is its only owner, and nothing was changed."""
-    job = lock(s, job_id)
-    joins = _joins(s, job_id)
-    if not joins:
-        return False
-    gone = token_id or _NO_TOKEN
-    if job.token_id == token_id:
-        gone = joins[0].token_id
-        _set(s, job, {"token_id": gone or None})
-    changed(s, delete(JobJoin).where(JobJoin.job_id == job_id, JobJoin.token_id == gone))
-    return True
+    """As `owners.leave`, for an open job that is locked here."""
+    return owners.leave(s, lock(s, job_id), token_id)
 
 
 def raise_priority(s: Session, job_id: int, priority: int) -> bool:
@@ -371,29 +343,21 @@ def remember(s: Session, job_problem_id: int, search: Json) -> None:
 
 
 def _joined(s: Session, twin: Job, new: NewJob, now: datetime) -> JobRecord:
-    """The open job, for one more who asked for the same."""
+    """The open job, for one more who asked for the same. It goes on where it was paused: nobody pauses it
+    for others."""
     if twin.priority < new.priority:
         raise_priority(s, twin.id, new.priority)
         s.refresh(twin)
-    if twin.token_id != new.token_id:
-        _join(s, twin.id, new.token_id, now)
-    return _job(twin, now)
-
-
-def _join(s: Session, job_id: int, token_id: int | None, now: datetime) -> None:
-    key = {"job_id": job_id, "token_id": token_id or _NO_TOKEN}
-    if s.get(JobJoin, key) is not None:
-        return  # as a rule who asks again: nothing is locked
-    job = lock(s, job_id)  # against the cancel of the last owner
+    if owners.has(s, twin, new.token_id):
+        return _job(twin, now)  # as a rule who asks again: nothing is locked
+    job = lock(s, twin.id)  # against the cancel of the last owner
     if job.finished_at is not None:
         raise Conflict("The open job with the same request ended at this moment.")
-    if job.token_id != token_id:
-        insert_ignoring(s, JobJoin, {**key, "at": now})
-
-
-def _joins(s: Session, job_id: int) -> list[JobJoin]:
-    mine = select(JobJoin).where(JobJoin.job_id == job_id)
-    return list(s.scalars(mine.order_by(JobJoin.at, JobJoin.token_id)))
+    if not owners.has(s, job, new.token_id):
+        owners.join(s, job, new.token_id)
+        if job.state is JobState.PAUSED:
+            return move(s, job.id, JobState.QUEUED)
+    return _job(job, now)
 
 
 def _open_twin(s: Session, dedup_key: str) -> Job | None:

@@ -184,7 +184,7 @@ class Job(Base):
             sqlite_where=text("finished_at IS NULL"),
         ),
         Index("ix_jobs_state_priority", "state", "priority", "id"),  # advanceable, counts
-        Index("ix_jobs_token_id", "token_id", "id"),  # listing and count_open of one token
+        Index("ix_jobs_token_id", "token_id", "id"),  # listing and owners.count_open of one token
         # retention: of which jobs are the details still here
         Index(
             "ix_jobs_whole",
@@ -196,13 +196,17 @@ class Job(Base):
 
 
 class JobJoin(Base):
-    """Who asked for an open job too. Its first owner, or who took its place, is the job's own token."""
+    """Who asked for a job too, or left one that goes on for others. Its first owner, or who took its place,
+    is the job's own token."""
 
     __tablename__ = "job_joins"
     job_id: Mapped[int] = mapped_column(BigId, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     # 0 for whoever has no token: a browser's session, a command; so it refers to no row
     token_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
     at: Mapped[datetime] = _time()
+    left_at: Mapped[datetime | None] = _time(null=True)
+
+    __table_args__ = (Index("ix_job_joins_token_id", "token_id"),)  # owners.count_open
 
 
 class JobProblem(Base):

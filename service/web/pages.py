@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from service.api.auth import check_csrf, check_scope
 from service.api.errors import NotFoundError
-from service.api.routes.jobs import cancelling, existing, page_of_jobs, steer
+from service.api.routes.jobs import existing, page_of_jobs, steer
 from service.api.routes.params import one_of, plain, row_id
 from service.api.routes.trials import ORDERS, trial_detail
 from service.api.state import state_of
@@ -144,8 +144,7 @@ def steer_job(
     check_csrf(viewer, csrf)
     check_scope(viewer, Scope.SUBMIT)
     number = row_id(job_id, "job")
-    move = cancelling(viewer) if verb == "cancel" else _MOVES[verb]
-    steer(state_of(request), viewer, number, move)
+    steer(state_of(request), viewer, number, _MOVES[verb])
     return RedirectResponse(f"/jobs/{number}", status_code=303)
 
 

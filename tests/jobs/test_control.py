@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from support.hands import DEVICE, Hands, drive
 from support.job_views import job_of
 
@@ -16,7 +17,8 @@ from service.jobs.errors import IllegalMove, NotFound
 from service.jobs.lifecycle import SHARERS_MOST
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
-from service.store import devices, events, jobs, races, tokens, trials
+from service.store import clock, devices, events, jobs, races, tokens, trials
+from service.store import owners as owner_rows
 from service.store.enums import (
     DeviceState,
     JobProblemReason,
@@ -27,6 +29,7 @@ from service.store.enums import (
     Scope,
     TrialState,
 )
+from service.store.models import Token
 
 PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
 
@@ -187,7 +190,7 @@ def ask(hands: Hands, token_id: int | None) -> int:
 
 def owners(hands: Hands, job_id: int) -> list[int | None]:
     with hands.db.read() as s:
-        return jobs.owners(s, job_id)
+        return owner_rows.of(s, job_id)
 
 
 def test_a_job_ends_with_the_last_who_asked_for_it(both: Hands) -> None:
@@ -235,6 +238,74 @@ def test_of_all_who_leave_at_once_the_last_cancels(both: Hands) -> None:
         with ThreadPoolExecutor(3) as pool:
             ended = sorted(pool.map(go, people))
         assert ended == [JobState.CANCELLED, JobState.QUEUED, JobState.QUEUED]
+
+
+def test_a_leave_that_is_sent_twice_takes_nothing_from_the_others(both: Hands) -> None:
+    ann, bob, _ = three_tokens(both)
+    for first in (True, False):
+        job_id = ask(both, ann if first else bob)
+        assert ask(both, bob if first else ann) == job_id
+        barrier = threading.Barrier(4, timeout=60)
+
+        def go(_: int, job_id: int = job_id, barrier: threading.Barrier = barrier) -> JobState:
+            barrier.wait()
+            return leave(both.db, job_id, ann).state
+
+        with ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(go, range(4))) == {JobState.QUEUED}
+        assert leave(both.db, job_id, ann).state is JobState.QUEUED
+        assert owners(both, job_id) == [bob]
+        with both.db.read() as s:
+            assert owner_rows.was_of(s, job_id, ann)
+            assert not owner_rows.was_of(s, job_id, None)
+        # he may come back, and leave again
+        assert ask(both, ann) == job_id
+        assert owners(both, job_id) == [bob, ann]
+        assert leave(both.db, job_id, bob).token_id == ann
+        assert leave(both.db, job_id, ann).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_whose_token_has_ended_wants_nothing_any_more(both: Hands, end: str, which: int) -> None:
+    people = three_tokens(both)[:2]
+    job_id = ask(both, people[0])
+    assert ask(both, people[1]) == job_id
+    gone, left = people[which], people[1 - which]
+    with both.db.begin() as s:
+        if end == "revoked":
+            assert tokens.revoke(s, gone)
+        else:
+            s.execute(update(Token).where(Token.id == gone).values(expires_at=clock.now(s)))
+    assert owners(both, job_id) == [left]
+    assert leave(both.db, job_id, left).state is JobState.CANCELLED
+
+
+def test_who_joins_a_paused_job_has_it_go_on(both: Hands) -> None:
+    ann, bob, _ = three_tokens(both)
+    job_id = ask(both, ann)
+    pause(both.db, job_id)
+    assert ask(both, ann) == job_id  # who paused it himself may ask what became of it
+    assert job_of(both.db, job_id).state is JobState.PAUSED
+    assert ask(both, bob) == job_id
+    assert job_of(both.db, job_id).state is JobState.QUEUED
+
+
+def test_who_joined_a_job_has_it_among_his_open_ones(both: Hands) -> None:
+    ann, bob, cem = three_tokens(both)
+    job_id = ask(both, ann)
+    ask(both, bob)
+
+    def open_of() -> list[int]:
+        with both.db.read() as s:
+            return [owner_rows.count_open(s, one) for one in (ann, bob, cem, None)]
+
+    assert open_of() == [1, 1, 0, 0]
+    post(both, seed=5)
+    leave(both.db, job_id, ann)
+    assert open_of() == [0, 1, 0, 1]
+    cancel(both.db, job_id)
+    assert open_of() == [0, 0, 0, 1]
 
 
 def test_who_joins_while_the_last_owner_cancels_has_a_job(both: Hands) -> None:

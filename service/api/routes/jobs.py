@@ -28,7 +28,7 @@ from service.bus import Kind
 from service.jobs.control import cancel, leave, pause, resume
 from service.jobs.request import MOST_PRIORITY, USUAL_PRIORITY, JobRequest
 from service.jobs.submit import submit
-from service.store import idempotency, jobs
+from service.store import idempotency, jobs, owners
 from service.store.enums import JobState, Scope
 from service.store.records import JobRecord
 
@@ -137,9 +137,9 @@ def _create(
     # Here, not before the key was looked up: an answer that was given is given again.
     _check_priority(principal, asked.priority)
     job, created = submit(s, asked, token_id=principal.token_id)
-    if created and job.open and not principal.may(Scope.ADMIN):
-        open_jobs = jobs.count_open(s, principal.token_id)
-        if open_jobs > most_open:  # raising takes the new job back
+    if job.open and not principal.may(Scope.ADMIN):
+        open_jobs = owners.count_open(s, principal.token_id)
+        if open_jobs > most_open:  # raising takes the new job back, or that it was joined
             raise TooManyError(
                 f"This token has {most_open} open jobs; wait for one to end, or cancel one.",
                 field="Authorization",
@@ -260,13 +260,19 @@ Move = Callable[[Session, int], JobRecord]
 
 
 def steer(state: AppState, principal: Principal, job_id: int, move: Move) -> JobRecord:
-    """Move a job that the principal may steer, and wake who has to act on it."""
+    """Cancel, pause or resume a job that the principal may steer, and wake who has to act on it. An admin
+    does it for all; the cancel of an owner is for himself, and his pause needs that nobody else wants the
+    job."""
 
     def change(s: Session) -> JobRecord:
         existing(s, job_id)
+        if principal.may(Scope.ADMIN):
+            return move(s, job_id)
+        if move is cancel and owners.was_of(s, job_id, principal.token_id):
+            return leave(s, job_id, principal.token_id)
         if not steers(s, principal, job_id):
             raise _forbidden(job_id, "belongs to another token")
-        if move is pause and not principal.may(Scope.ADMIN) and len(jobs.owners(s, job_id)) > 1:
+        if move is pause and len(owners.of(s, job_id)) > 1:
             raise _forbidden(job_id, "was asked for by others too, for whom it would stop")
         return move(s, job_id)
 
@@ -277,14 +283,7 @@ def steer(state: AppState, principal: Principal, job_id: int, move: Move) -> Job
 
 def steers(s: Session, principal: Principal, job_id: int) -> bool:
     """Whether the job is one of its own, or it may steer every job."""
-    return any(principal.may_steer(owner) for owner in jobs.owners(s, job_id))
-
-
-def cancelling(principal: Principal) -> Move:
-    """What a cancel by this principal is: an admin ends the job for all, an owner for himself."""
-    if principal.may(Scope.ADMIN):
-        return cancel
-    return lambda s, job_id: leave(s, job_id, principal.token_id)
+    return principal.may(Scope.ADMIN) or any(principal.may_steer(owner) for owner in owners.of(s, job_id))
 
 
 def _forbidden(job_id: int, why: str) -> ForbiddenError:
@@ -308,7 +307,7 @@ Steerer = Annotated[Principal, needs(Scope.SUBMIT)]
 def cancel_job(request: Request, job_id: IdPath, principal: Steerer) -> schemas.Job:
     """End a job; what it found stays. One that others asked for too goes on for them; an admin ends it for
     all."""
-    return _steered(request, principal, job_id, cancelling(principal))
+    return _steered(request, principal, job_id, cancel)
 
 
 @router.post("/v1/jobs/{job_id:id}:pause", responses=errors(404, 409), response_model=schemas.Job)
