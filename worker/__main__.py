@@ -215,6 +215,7 @@ def _measure(settings: Settings, database: Database, home: Path, wanted: str) ->
             _log.info("measuring", device=key, threads=session.threads)
             return _run(worker, settings, "measure", queue_of(Kind.MEASURE, key), keeper, home)
     finally:
+        keeper.stop()
         doorbell.close()
         ownership.close()
 
@@ -232,6 +233,7 @@ def _measure_gpu(settings: Settings, database: Database, home: Path, gpu: LocalG
             _log.info("measuring", device=gpu.key, name=gpu.identity.name)
             return _run(worker, settings, "measure", queue_of(Kind.MEASURE, gpu.key), keeper, home)
     finally:
+        keeper.stop()
         doorbell.close()
         ownership.close()
 

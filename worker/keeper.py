@@ -156,14 +156,18 @@ class Keeper:
     # -- life -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Report at once (errors are the caller's), then from a thread."""
+        """Report at once (errors are the caller's), then from a thread. Once more is another report."""
         self._beat()
+        if self._thread is not None:
+            return
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._thread.start()
         VIGIL.vital(self._thread)
 
     def stop(self) -> None:
-        """Report no more, and take the row and the device's lease away."""
+        """Report no more, and take the row and the device's lease away. Once more does nothing."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -237,17 +241,39 @@ class Keeper:
             self._renewed_at = asked_at
 
     def _beat(self) -> None:
-        state, data = WorkerState.BUSY if self._busy() else WorkerState.IDLE, {**self.data, **told()}
-        lacking = self._lacking
-        if lacking is not None:
-            state, data = WorkerState.WAITING, {**data, "waits_for": lacking}
+        busy = WorkerState.BUSY if self._busy() else WorkerState.IDLE
 
-        def write(session: Any) -> bool:
-            workers.heartbeat(
-                session, self.owner, self.kind, self.host, os.getpid(), self.device_key, state, data
-            )
-            if self.device_key is None:
-                return True
-            return leases.acquire(session, self.device_lease, self.owner, device_lease_s()) is not None
+        def write(session: Session) -> str | None:
+            other = self._other_owner(session)
+            missing = self._lacking or (None if other is None else spare_of(self.device_key, other))
+            state = busy if missing is None else WorkerState.WAITING
+            data = {**self.data, **told(), **({} if missing is None else {"waits_for": missing})}
+            me = (self.owner, self.kind, self.host, os.getpid(), self.device_key, state, data)
+            workers.heartbeat(session, *me)
+            return other
 
-        self.device_lost = not self._database.run(write)
+        other = self._database.run(write)
+        was, self.device_lost = self.device_lost, other is not None
+        if other is not None and not was:
+            # An error, so that a supervisor shows it: it was frozen, or could not reach the database.
+            _log.error(f"lost the device for now: {spare_of(self.device_key, other)}", device=self.device_key)
+        elif was and other is None:
+            _log.error("the device is this worker's again", device=self.device_key)
+
+    def _other_owner(self, session: Session) -> str | None:
+        """Who has the device's lease, if not this worker once this has been called."""
+        if self.device_key is None:
+            return None
+        if leases.acquire(session, self.device_lease, self.owner, device_lease_s()) is not None:
+            return None
+        held = leases.holder(session, self.device_lease)
+        return "" if held is None else held.owner
+
+
+def spare_of(device_key: str | None, owner: str) -> str:
+    """What a worker waits for while another has its device's lease."""
+    who = owner.split("@")[-1].split("/")[0] or "another host"
+    return (
+        f"A worker on {who} owns {device_key}; only one may, also of hosts with equal devices. "
+        f"This one is its spare: it begins within {device_lease_s():.0f} s of the other's end."
+    )

@@ -122,7 +122,6 @@ class MeasureWorker:
             ):
                 return False
         if self._keeper.device_lost:
-            _log.warning("another worker holds the device's lease", device=self._device_key)
             return False
         with self._gate.exclusive():
             try:

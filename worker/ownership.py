@@ -15,7 +15,7 @@ from service.periods import device_lease_s, heartbeat_s
 from service.store import leases, races, trials
 from service.store.database import Database
 from worker.errors import DeviceBusyError
-from worker.keeper import Keeper
+from worker.keeper import Keeper, spare_of
 
 _log = structlog.get_logger("rooftile.measure")
 
@@ -43,7 +43,8 @@ def wait_for_device(
     database: Database, keeper: Keeper, device_key: str, *, uuid: str | None = None
 ) -> DeviceOwnership:
     """`own_device`, for as long as somebody else has it. Meanwhile the worker's row says that it waits and
-    for whom, and so does its log, less and less often."""
+    for whom, and so does its log, less and less often. From then on the keeper reports and keeps the lease:
+    to get ready (its tools, the roof) may take longer than that lasts."""
     began = time.monotonic()
     pause_s, tell_at, tell_s, report_at = PAUSE_FIRST_S, began + TELL_AFTER_S, TELL_AFTER_S, began
     while True:
@@ -64,6 +65,11 @@ def wait_for_device(
         else:
             if tell_s > TELL_AFTER_S:
                 _log.error(f"the device is free after {time.monotonic() - began:.0f} s")
+            try:
+                keeper.start()
+            except BaseException:
+                ownership.close()
+                raise
             return ownership
 
 
@@ -103,11 +109,7 @@ def _take_lease(database: Database, keeper: Keeper, device_key: str) -> None:
         if held is None:  # it ran out just now
             continue
         if not held.owner.startswith(keeper.here):
-            who = held.owner.split("@")[-1].split("/")[0]
-            raise DeviceBusyError(
-                f"A worker on {who} owns {device_key}; only one may, also of hosts with equal devices. "
-                f"This one is its spare: it begins within {device_lease_s():.0f} s of the other's end."
-            )
+            raise DeviceBusyError(spare_of(device_key, held.owner))
         # We hold this host's lock, so that owner is dead: its work goes back at once.
         dead = held.owner
 

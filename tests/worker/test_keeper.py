@@ -13,6 +13,7 @@ from service.store.database import Database
 from service.store.enums import WorkerKind
 from service.store.records import LeaseRecord
 from worker.keeper import Keeper
+from worker.ownership import wait_for_device
 
 T = TypeVar("T")
 
@@ -67,6 +68,27 @@ def test_a_device_stays_its_workers_own(database: Database, monkeypatch: Any) ->
     finally:
         keeper.stop()
     assert device_held(database, keeper) is None
+
+
+def test_it_is_kept_while_its_worker_gets_ready(database: Database, monkeypatch: Any) -> None:
+    """The roof of a busy machine takes longer than a lease."""
+    monkeypatch.setenv("ROOFTILE_LEASE_S", "4")
+    key = "cpu-test-6-85-4c-x86-64-v4"
+    keeper = Keeper(database, WorkerKind.MEASURE, key)
+    ownership = wait_for_device(database, keeper, key)
+    try:
+        first = device_held(database, keeper)
+        assert first is not None
+
+        def extended() -> bool:
+            now = device_held(database, keeper)
+            assert now is not None
+            return bool(now.expires_at > first.expires_at)
+
+        wait(extended)
+    finally:
+        keeper.stop()
+        ownership.close()
 
 
 def device_held(database: Database, keeper: Keeper) -> LeaseRecord | None:

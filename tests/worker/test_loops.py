@@ -42,6 +42,7 @@ from service.store.enums import (
     TrialReason,
     TrialState,
     WorkerKind,
+    WorkerState,
 )
 from service.store.models import Artifact, Job
 from service.store.records import (
@@ -494,8 +495,15 @@ def test_nothing_is_claimed_while_somebody_else_has_the_device(
     assert not bench.measure.step()
     assert bench.end(row).state is TrialState.COMPILED
     with bench.database.begin() as s:
+        mine = next(one for one in workers.listing(s) if one.id == keeper.owner)
+        assert mine.state is WorkerState.WAITING
+        assert "elsewhere owns" in mine.data["waits_for"]
         leases.release(s, keeper.device_lease, other)
     _until(lambda: not keeper.device_lost)
+    with bench.database.begin() as s:
+        mine = next(one for one in workers.listing(s) if one.id == keeper.owner)
+        assert mine.state is WorkerState.IDLE
+        assert "waits_for" not in mine.data
     assert bench.measure.step()
     assert bench.end(row).state is TrialState.MEASURED
 
