@@ -6,6 +6,10 @@ go of the turnstile. A waiting measurement holds the turnstile, so no new compil
 compile that waits for the room holds it too, so a measuring loop cannot come back before it: neither
 starves. Locks belong to open files, so threads of one process exclude each other like processes, and
 the kernel releases them when a process dies. Waiting costs no CPU: a poll would disturb the measurement.
+
+A process that is frozen (SIGSTOP, a paused container) does not die and keeps its locks. So who is alone here
+says now and then that it is at work, by the room's time of change (`said`); who must not wait for the frozen
+looks at that, and then goes `past` them.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from service import periods
 from service.paths import host_lock_dir, open_lock_file
 
 
@@ -26,7 +31,7 @@ class GateInterrupted(Exception):  # not a failure: the process was asked to sto
 
 
 class _MainWait:
-    """Whether the main thread waits in flock(2): then a signal handler may raise to get it out."""
+    """Whether the main thread waits at the gate: then a signal handler may raise to get it out."""
 
     active = False
 
@@ -54,8 +59,32 @@ class HostGate:
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
         """Alone on this host. TimeoutError after `timeout_s`."""
-        with self._enter(fcntl.LOCK_EX, timeout_s):
+        with self._enter(fcntl.LOCK_EX, timeout_s) as room, _at_work(room):
             yield
+
+    @contextmanager
+    def past(self) -> Iterator[bool]:
+        """Without a wait, past whoever stands in line. True: together with other shared work, and no
+        measurement can begin meanwhile. False: somebody is alone here, and nothing keeps out of its way."""
+        room = open_lock_file(self._room)
+        try:
+            try:
+                fcntl.flock(room, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                together = True
+            except BlockingIOError:
+                together = False
+            yield together
+        finally:
+            os.close(room)
+
+    def said(self) -> int:
+        """Changes when somebody begins to be alone on this host and, while it is at work, every
+        `periods.renew_s()`. Never waits."""
+        room = open_lock_file(self._room)
+        try:
+            return os.fstat(room).st_mtime_ns
+        finally:
+            os.close(room)
 
     def measuring(self) -> bool:
         """Whether somebody is alone on this host right now. Never waits, costs some 20 us."""
@@ -80,7 +109,7 @@ class HostGate:
         return False
 
     @contextmanager
-    def _enter(self, how: int, timeout_s: float | None) -> Iterator[None]:
+    def _enter(self, how: int, timeout_s: float | None) -> Iterator[int]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         room = open_lock_file(self._room)
         try:
@@ -90,21 +119,49 @@ class HostGate:
                 _flock(room, how, deadline)
             finally:
                 os.close(turnstile)  # closing lets go of the lock
-            yield
+            yield room
         finally:
             os.close(room)
 
 
+@contextmanager
+def _at_work(room: int) -> Iterator[None]:
+    """Say so, as long as this process runs."""
+    left = threading.Event()
+
+    def tell() -> None:
+        while not left.wait(periods.renew_s()):
+            with suppress(OSError):
+                os.utime(room)
+
+    with suppress(OSError):
+        os.utime(room)
+    thread = threading.Thread(target=tell, name="at-the-gate", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+        thread.join()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Around a wait at the gate: in the main thread `interrupt_wait` ends it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _MainWait.active = True
+    try:
+        yield
+    finally:
+        _MainWait.active = False
+
+
 def _flock(descriptor: int, how: int, deadline: float | None) -> None:
     if deadline is None:
-        if threading.current_thread() is not threading.main_thread():
+        with interruptible():
             fcntl.flock(descriptor, how)
-            return
-        _MainWait.active = True
-        try:
-            fcntl.flock(descriptor, how)
-        finally:
-            _MainWait.active = False
         return
     while True:
         try:

@@ -20,7 +20,7 @@ from service.host import host_name
 from service.jobs import lifecycle, racing, ranking, searching
 from service.jobs.errors import NoLegalSchedule
 from service.jobs.proposing import Ask, Proposer
-from service.jobs.step import Question, Rest, Step, Write
+from service.jobs.step import PutAside, Question, Rest, Step, Write
 from service.store import jobs, leases, trials
 from service.store.database import Database
 from service.store.enums import JobProblemReason, JobProblemState, JobState
@@ -50,6 +50,7 @@ def advance(
     """Take every step that can be taken now. False when there was none, or another process is at it.
 
     `gate` is entered around questions to the proposer: they need the CPU that a measurement may be using.
+    Where it raises PutAside the question is left for another time.
     `rests` is told, in the end, how long there will be nothing to do, where that is known.
     """
     who = owner or default_owner()
@@ -62,8 +63,11 @@ def advance(
         if step is None or isinstance(step, Rest):
             break
         if isinstance(step, Question):
-            with gate():
-                took = _ask(db, job_id, proposer, who)
+            try:
+                with gate():
+                    took = _ask(db, job_id, proposer, who)
+            except PutAside:
+                break
         else:
             took = _write(db, job_id, who)
         if not took:

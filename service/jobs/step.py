@@ -30,6 +30,10 @@ class Question:
     """Says everything that the proposer has to know; worked out once the question is really put."""
 
 
+class PutAside(Exception):  # not a failure: the question waits
+    """Raised by a gate that stayed shut: this question is put later."""
+
+
 @dataclass(frozen=True)
 class Rest:
     """Nothing to do now, and no use to look before so many more trials have ended with a time, a trial has

@@ -21,6 +21,7 @@ from service.jobs.control import close
 from service.jobs.reaper import Reaper
 from service.jobs.step import Rest
 from service.search.proposer import Proposer
+from service.search.wayin import WayIn
 from service.settings import Settings
 from service.store import events, jobs, leases, workers
 from service.store.database import Database
@@ -70,6 +71,7 @@ class SearchWorker:
         self.name = name or worker_id()
         self._db = db
         self._gate = HostGate() if gate is None else gate
+        self._way_in = WayIn(self._gate)
         self._proposer = Proposer() if proposer is None else proposer
         self._doorbell = Doorbell(settings)
         self._embedded = settings.embedded
@@ -89,9 +91,10 @@ class SearchWorker:
         """Asked between jobs: what is left then is seen by whoever goes on, as work that was never begun."""
 
     def step(self) -> bool:
-        """True when something moved."""
+        """True when something moved, or waits for the host: then there is more to do at once."""
         now_s = time.monotonic()
         did = self._reaper.reap(now_s)
+        aside = self._way_in.new_step()
         with self._db.glance() as s:
             if self._seen_event < 0:
                 news = events.News(events.latest_id(s), frozenset(), wider=True)
@@ -100,24 +103,28 @@ class SearchWorker:
         self._owed |= news.wider
         waited_s = now_s - self._looked_at_all_s
         all_of_them = waited_s >= self._rest_s and (self._owed or waited_s >= LOOK_S)
-        if news.latest == self._seen_event and not all_of_them:
+        if news.latest == self._seen_event and not all_of_them and not aside:
             return did
         if now_s - self._looked_s < QUIET_S and self._measuring():
             return did
         self._seen_event, self._looked_s = news.latest, now_s
         told = self._told(news)
-        moved = self._look_at_all(now_s, told) if all_of_them else self._advance_all(sorted(told))
+        if all_of_them:
+            moved = self._look_at_all(now_s, told, aside)
+        else:
+            moved = self._advance_all([*aside, *sorted(told.difference(aside))])
         self._busy = bool(moved)
         if moved and not self._embedded:
             self._ring(moved)
-        return did or bool(moved)
+        return did or bool(moved) or self._way_in.waits
 
-    def _look_at_all(self, now_s: float, told: Collection[int]) -> list[int]:
+    def _look_at_all(self, now_s: float, told: Collection[int], aside: Collection[int]) -> list[int]:
         with self._db.glance() as s:
             ids, self._after = jobs.advanceable(s, self._after)
         if not self._owed:
             # a job whose trials end twice a second was looked at just now
             ids = [one for one in ids if one in told or not self._rested(one, now_s)]
+        ids = [*aside, *(one for one in ids if one not in aside)]
         self._looked_at_all_s, self._owed = now_s, False
         self._looked_at = {one: at_s for one, at_s in self._looked_at.items() if self._rested(one, now_s)}
         self._rests = {one: rest for one, rest in self._rests.items() if one in self._looked_at}
@@ -179,6 +186,7 @@ class SearchWorker:
     def _advance(self, job_id: int) -> bool:
         self._looked_at[job_id] = time.monotonic()
         self._rests.pop(job_id, None)
+        self._way_in.forget(job_id)
 
         def rests(rest: Rest) -> None:
             self._rests[job_id] = rest
@@ -186,7 +194,12 @@ class SearchWorker:
         try:
             with about(job_id=job_id):
                 did = advance(
-                    self._db, job_id, self._proposer, owner=self.name, gate=self._gate.shared, rests=rests
+                    self._db,
+                    job_id,
+                    self._proposer,
+                    owner=self.name,
+                    gate=lambda: self._way_in.take(job_id),
+                    rests=rests,
                 )
         except GateInterrupted:
             raise

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from service import periods
 from service.bus import GateInterrupted, HostGate
 from service.bus.hostgate import interrupt_wait
 from service.errors import SettingsError
@@ -159,6 +160,38 @@ def test_a_waiting_measurement_keeps_new_compiles_out(gate: HostGate, tmp_path: 
     reader.join()
     first.wait()
     assert order == ["exclusive", "shared"]
+
+
+def test_who_is_alone_says_so_while_it_is_at_work(
+    gate: HostGate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(periods.VARIABLE, "4")
+    before = gate.said()
+    holder = _hold(tmp_path / "locks", "exclusive", 60)
+
+    def speaks(seconds: float) -> bool:
+        said, end = gate.said(), time.monotonic() + seconds
+        while gate.said() == said and time.monotonic() < end:
+            time.sleep(0.02)
+        return gate.said() != said
+
+    try:
+        assert gate.said() != before
+        assert speaks(30.0)
+        with gate.past() as together:
+            assert not together
+        os.kill(holder.pid, signal.SIGSTOP)
+        speaks(0.1)
+        assert not speaks(5 * periods.renew_s())
+        os.kill(holder.pid, signal.SIGCONT)
+        assert speaks(30.0)
+    finally:
+        holder.kill()
+        holder.wait()
+    with gate.past() as together:
+        assert together
+        assert _blocked(gate.exclusive)
+        assert not _blocked(gate.shared)
 
 
 def test_a_signal_ends_the_wait(gate: HostGate, tmp_path: Path) -> None:
