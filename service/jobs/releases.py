@@ -125,7 +125,7 @@ def withdraw_quarantined(s: Session) -> list[ReleaseRecord]:
 
 def pin(s: Session, release_id: int) -> ReleaseRecord:
     """Keep serving this release, whatever later jobs find."""
-    release = _get(s, release_id)
+    release = _locked(s, release_id)
     if release.state is not ReleaseState.PUBLISHED:
         raise IllegalMove("release", str(release_id), str(release.state), "pin", [ReleaseState.PUBLISHED])
     return release if release.pinned else releases.pin(s, release_id, True)
@@ -133,14 +133,14 @@ def pin(s: Session, release_id: int) -> ReleaseRecord:
 
 def unpin(s: Session, release_id: int) -> ReleaseRecord:
     """Let a better release take its place again. Not pinned: nothing happens."""
-    release = _get(s, release_id)
+    release = _locked(s, release_id)
     return releases.pin(s, release_id, False) if release.pinned else release
 
 
 def publish_candidate(s: Session, release_id: int) -> ReleaseRecord:
     """Serve a release that waits for a person, marked unproven while no emulated verdict speaks for it. One
     that is known to be wrong is never served."""
-    release = _get(s, release_id)
+    release = _locked(s, release_id)
     if release.state is ReleaseState.PUBLISHED:
         return release
     if release.state is not ReleaseState.CANDIDATE or _is_quarantined(s, release):
@@ -153,7 +153,7 @@ def publish_candidate(s: Session, release_id: int) -> ReleaseRecord:
 
 def rollback(s: Session, release_id: int) -> ReleaseRecord:
     """Stop serving this release and serve the newest one before it that was not withdrawn."""
-    release = _get(s, release_id)
+    release = _locked(s, release_id)
     if release.state is not ReleaseState.PUBLISHED:
         allowed = [ReleaseState.PUBLISHED]
         raise IllegalMove("release", str(release_id), str(release.state), "roll back", allowed)
@@ -161,7 +161,7 @@ def rollback(s: Session, release_id: int) -> ReleaseRecord:
     for earlier in line:
         if earlier.generation >= release.generation or earlier.state is not ReleaseState.SUPERSEDED:
             continue
-        if _is_quarantined(s, earlier):
+        if _is_quarantined(s, earlier) or _locked(s, earlier.id).state is not ReleaseState.SUPERSEDED:
             continue
         # A person asked, so a pin does not hold; it goes with the release it was set on.
         return releases.publish(s, earlier.id, f"rolled back from release {release_id}", over_pin=True)
@@ -178,6 +178,12 @@ def _is_quarantined(s: Session, release: ReleaseRecord) -> bool:
     if release.schedule_key is None or release.toolchain_key is None:
         return False
     return quarantines.holds(s, release.arch, release.schedule_key, release.toolchain_key)
+
+
+def _locked(s: Session, release_id: int) -> ReleaseRecord:
+    """As it stays while it is decided on: others steer it too."""
+    _get(s, release_id)
+    return releases.lock(s, release_id)
 
 
 def _get(s: Session, release_id: int) -> ReleaseRecord:

@@ -138,6 +138,11 @@ def pin(s: Session, release_id: int, pinned: bool, reason: str = "") -> ReleaseR
     return _with_problem(s, row)
 
 
+def lock(s: Session, release_id: int) -> ReleaseRecord:
+    """As it is now, and stays until this transaction ends but for what this one does."""
+    return _with_problem(s, _lock(s, release_id))
+
+
 def get(s: Session, release_id: int) -> ReleaseRecord | None:
     return _one(s, _releases().where(Release.id == release_id))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from service.jobs.errors import IllegalMove, NotFound, NothingToRollBack
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
 from service.store import quarantines, releases
+from service.store.database import Database
 from service.store.enums import ReleaseState, TrialReason
 from service.store.records import ReleaseRecord
 
@@ -130,3 +135,109 @@ def test_what_is_quarantined_is_taken_back(hands: Hands) -> None:
         assert [r.id for r in decisions.withdraw_quarantined(s)] == [first.id]
         assert decisions.withdraw_quarantined(s) == []
     assert best(hands) is None
+
+
+# ---------------------------------------------------------------- by several at once
+
+Act = Callable[[Any, int], ReleaseRecord]
+
+
+def waiting(hands: Hands) -> tuple[ReleaseRecord, ReleaseRecord, ReleaseRecord]:
+    """A superseded one, the one that is served, and a candidate that waits for a person."""
+    first, second = two(hands)
+    hands.db.run(lambda s: decisions.pin(s, second.id))
+    tune(hands, 9.0)
+    hands.db.run(lambda s: decisions.unpin(s, second.id))
+    with hands.db.read() as s:
+        newest = releases.history(s, first.problem_key, DEVICE, first.policy_key)[0]
+    assert newest.state is ReleaseState.CANDIDATE
+    return first, second, newest
+
+
+class Other(threading.Thread):
+    """Somebody who steers a release at the same time, in a transaction of its own."""
+
+    def __init__(self, db: Database, act: Act, release_id: int) -> None:
+        super().__init__(daemon=True)
+        self._do = lambda: db.run(lambda s: act(s, release_id))
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._do()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+
+@contextmanager
+def between(monkeypatch: pytest.MonkeyPatch, write: str, other: Other) -> Iterator[None]:
+    """`other` acts after the look and before the write, unless it has to wait for who looked."""
+    real = getattr(releases, write)
+
+    def late(*args: Any, **more: Any) -> Any:
+        if other.ident is None:
+            other.start()
+            other.join(0.5)
+        return real(*args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(releases, write, late)
+        yield
+    other.join(60.0)
+    assert not other.is_alive()
+
+
+def states(hands: Hands, *rows: ReleaseRecord) -> list[str]:
+    with hands.db.read() as s:
+        return [row.state.value for row in releases.several(s, [one.id for one in rows])]
+
+
+@pytest.mark.parametrize("verb", [decisions.withdraw, decisions.rollback])
+def test_who_pins_what_another_takes_away_meanwhile_gets_one_or_the_other(
+    both: Hands, monkeypatch: pytest.MonkeyPatch, verb: Act
+) -> None:
+    _, second = two(both)
+    other = Other(both.db, verb, second.id)
+    with between(monkeypatch, "pin", other):
+        assert both.db.run(lambda s: decisions.pin(s, second.id)).pinned
+    assert other.error is None
+    assert states(both, second) != ["published"]
+
+
+@pytest.mark.parametrize("verb", [decisions.pin, decisions.rollback])
+def test_who_comes_while_it_is_taken_away_is_told_so(both: Hands, verb: Act) -> None:
+    _, second = two(both)
+    other = Other(both.db, verb, second.id)
+    with both.db.begin() as s:
+        decisions.withdraw(s, second.id)
+        other.start()
+        time.sleep(0.3)
+    other.join(60.0)
+    assert isinstance(other.error, IllegalMove)
+    assert states(both, second) == ["withdrawn"]
+
+
+def test_a_rollback_takes_back_the_release_it_was_asked_for_and_no_newer_one(
+    both: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, newest = waiting(both)
+    other = Other(both.db, decisions.publish_candidate, newest.id)
+    with between(monkeypatch, "history", other):
+        assert both.db.run(lambda s: decisions.rollback(s, second.id)).id == first.id
+    assert other.error is None
+    # the rollback, then the newer one: never the other way round
+    assert states(both, first, second, newest) == ["superseded", "superseded", "published"]
+
+
+def test_a_rollback_does_not_go_to_what_is_withdrawn_meanwhile(both: Hands) -> None:
+    first, second = two(both)
+    third = tune(both, 9.0)
+    assert third is not None
+    other = Other(both.db, decisions.rollback, third.id)
+    with both.db.begin() as s:
+        decisions.withdraw(s, second.id)
+        other.start()
+        time.sleep(0.3)
+    other.join(60.0)
+    assert other.error is None
+    assert states(both, first, second, third) == ["published", "withdrawn", "superseded"]
