@@ -20,6 +20,7 @@ from service.bus import HostGate, Loop
 from service.jobs.proposing import Ask, Proposal
 from service.jobs.submit import submit
 from service.paths import shared_dir
+from service.search import worker as worker_module
 from service.search.proposer import Proposer
 from service.search.worker import SearchWorker
 from service.settings import Settings
@@ -209,9 +210,10 @@ def test_a_measurement_at_work_is_not_disturbed_however_long_it_lasts(
 
 
 def test_a_measurement_that_comes_back_at_once_does_not_shut_the_search_out(
-    db: Database, gate: HostGate, tmp_path: Path
+    db: Database, gate: HostGate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Turns longer than the search waits in a step, and nothing between them."""
+    monkeypatch.setattr(worker_module, "LOOK_S", 600.0)  # who was put aside is not forgotten meanwhile
     code = HOLD.replace("with getattr", "while True:\n  with getattr").replace("    ", "      ")
     worker = SearchWorker(db, Settings(home=tmp_path), gate=gate, proposer=_Watched(gate))
     job_id = post(db, 8)
