@@ -20,6 +20,7 @@ from service.bus import HostGate, Loop
 from service.jobs.proposing import Ask, Proposal
 from service.jobs.submit import submit
 from service.paths import shared_dir
+from service.search import wayin
 from service.search import worker as worker_module
 from service.search.proposer import Proposer
 from service.search.worker import SearchWorker
@@ -213,12 +214,14 @@ def test_a_measurement_that_comes_back_at_once_does_not_shut_the_search_out(
     db: Database, gate: HostGate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Turns longer than the search waits in a step, and nothing between them."""
+    monkeypatch.setattr(wayin, "WAIT_S", 0.3)
+    monkeypatch.setattr(worker_module, "QUIET_S", 0.0)
     monkeypatch.setattr(worker_module, "LOOK_S", 600.0)  # who was put aside is not forgotten meanwhile
     code = HOLD.replace("with getattr", "while True:\n  with getattr").replace("    ", "      ")
     worker = SearchWorker(db, Settings(home=tmp_path), gate=gate, proposer=_Watched(gate))
     job_id = post(db, 8)
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "locks"), "exclusive", "3"],
+        [sys.executable, "-c", code, str(tmp_path / "locks"), "exclusive", "2"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
