@@ -13,7 +13,7 @@ from rooftile.problem import parse_problem
 from sqlalchemy.orm import Session
 
 from search_space.registry import families_for
-from service.jobs import budgets, transfer
+from service.jobs import budgets, manning, transfer
 from service.jobs.step import Step, Write
 from service.store import artifacts, devices, jobs, leases
 from service.store.enums import JobProblemReason, JobProblemState, JobReason, JobState
@@ -46,6 +46,8 @@ _REASONS = {
 def before_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) -> Step | None:
     """A queued or waiting job starts when a device of it is connected and free."""
     todo = [row for row in rows if row.state not in _ENDED]
+    if job.reason is JobReason.NO_WORKER and all(manning.lacking(s, row) for row in todo):
+        return None
     if not todo or any(startable(s, job, row) or _goes_on(s, job, row) for row in todo):
         return Write("run", lambda w: _move(w, job, JobState.RUNNING))
     if any(connected(s, row.device_key) for row in todo):
@@ -68,6 +70,8 @@ def while_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) 
             return Write("start problem", lambda w, row=row: start(w, job, rows, row))  # type: ignore[misc]
     if not any(connected(s, row.device_key) for row in todo):
         return Write("wait", lambda w: _wait(w, job, todo))
+    if text := manning.stuck(s, job, [row for row in todo if row.state in ACTIVE]):
+        return Write("wait", lambda w: _wait_for_worker(w, job, text))
     return None
 
 
@@ -123,6 +127,10 @@ def _wait(s: Session, job: JobRecord, todo: Sequence[JobProblemRecord]) -> None:
     if others:
         text = f"The device's worker waits: {others[0]}"
     jobs.move(s, job.id, JobState.WAITING, JobReason.NO_DEVICE, text)
+
+
+def _wait_for_worker(s: Session, job: JobRecord, text: str) -> None:
+    jobs.move(s, job.id, JobState.WAITING, JobReason.NO_WORKER, text)
 
 
 def _out_of_service(device: DeviceRecord) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, exists, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session, undefer
 
 from . import clock, moves
@@ -139,6 +139,13 @@ def failure_of(row: Emulation, reason: TrialReason, trial_id: int) -> Failed:
 
 
 # ---------------------------------------------------------------- what is asked for
+
+
+def waiting_s(s: Session, job_id: int) -> float:
+    """For how long the oldest run in the emulator that this job asked for has waited; 0 if none does."""
+    mine = (Emulation.job_id == job_id) & (Emulation.state == EmulationState.QUEUED)
+    oldest = s.scalar(select(func.min(Emulation.created_at)).where(mine))
+    return 0.0 if oldest is None else (clock.now(s) - oldest).total_seconds()
 
 
 def want_own(s: Session, trial_id: int) -> EmulationRecord | None:

@@ -185,6 +185,13 @@ def in_flight(s: Session, job_problem_id: int) -> int:
     return s.scalar(query) or 0
 
 
+def waiting_s(s: Session, job_problem_id: int) -> float:
+    """For how long the oldest trial of the problem that waits for its compile has waited; 0 if none does."""
+    mine = (Trial.job_problem_id == job_problem_id) & (Trial.state == TrialState.PROPOSED)
+    oldest = s.scalar(select(func.min(Trial.created_at)).where(mine))
+    return 0.0 if oldest is None else (clock.now(s) - oldest).total_seconds()
+
+
 def best(s: Session, job_problem_id: int) -> TrialRecord | None:
     """The fastest measured, undisturbed trial with a finite positive time."""
     found = top(s, job_problem_id, 1)

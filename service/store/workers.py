@@ -58,6 +58,11 @@ def alive(s: Session, kind: WorkerKind | None = None) -> list[WorkerRecord]:
     return [one for one in listing(s) if one.alive and (kind is None or one.kind is kind)]
 
 
+def lacking(s: Session, kind: WorkerKind, arch: str) -> bool:
+    """Whether no worker of the kind that does this arch reports. One that names no archs does all."""
+    return not any(arch in one.data.get("archs", (arch,)) for one in alive(s, kind))
+
+
 def remove(s: Session, worker_id: str) -> None:
     """A worker that ended in order takes its row with it."""
     changed(s, delete(Worker).where(Worker.id == worker_id))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from support import toy_gpu_family
 from support.hands import GPU_DEVICE, Hands, connect, drive
-from support.job_views import rows_of, trials_of
+from support.job_views import job_of, rows_of, trials_of
 from support.store import emulated
 from support.toy_family import ToyFamily, only_family, true_us
 
@@ -19,7 +21,7 @@ from service.jobs.advance import advance
 from service.jobs.errors import IllegalMove
 from service.jobs.submit import submit
 from service.search.proposer import Proposer
-from service.store import emulations, events, jobs, races, releases, trials
+from service.store import clock, emulations, events, jobs, races, releases, trials, workers
 from service.store.database import Database
 from service.store.enums import (
     EmulationScope,
@@ -32,7 +34,10 @@ from service.store.enums import (
     TrialReason,
     TrialState,
     Winner,
+    WorkerKind,
+    WorkerState,
 )
+from service.store.models import Emulation
 from service.store.records import JobRecord, ReleaseRecord, Undecided
 
 PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
@@ -86,6 +91,28 @@ def newest(database: Database) -> ReleaseRecord:
 
 
 # ---------------------------------------------------------------- without a device
+
+
+def test_without_an_emulate_worker_an_arch_alone_waits_and_says_so(both: Hands, proposer: Proposer) -> None:
+    job_id = post(both, {"arch": "sm_80"})
+
+    def beat(kind: WorkerKind) -> None:
+        with both.db.begin() as s:
+            workers.heartbeat(s, f"{kind}-1", kind, "far", 1, None, WorkerState.IDLE, {"archs": ["sm_80"]})
+
+    beat(WorkerKind.COMPILE)
+    advance(both.db, job_id, proposer)
+    both.compile()
+    advance(both.db, job_id, proposer)
+    assert job_of(both.db, job_id).state is JobState.RUNNING
+    with both.db.begin() as s:
+        s.execute(update(Emulation).values(created_at=clock.now(s) - timedelta(hours=1)))
+    advance(both.db, job_id, proposer)
+    waiting = job_of(both.db, job_id)
+    assert (waiting.state, waiting.reason) == (JobState.WAITING, JobReason.NO_WORKER)
+    assert "rooftile worker emulate" in waiting.message
+    beat(WorkerKind.EMULATE)
+    assert drive(both, job_id, proposer).state is JobState.DONE
 
 
 def test_an_arch_alone_is_compiled_emulated_and_ranked(both: Hands, proposer: Proposer) -> None:
