@@ -11,8 +11,8 @@ from service.jobs import proving
 from service.jobs.decide import Decision, Facts, Served
 from service.jobs.errors import IllegalMove, NotFound, NothingToRollBack
 from service.jobs.proving import Proof
-from service.store import quarantines, releases, trials
-from service.store.enums import EntrantRole, ReleaseState, Winner
+from service.store import audit, quarantines, releases, trials
+from service.store.enums import AuditAction, EntrantRole, ReleaseState, Winner
 from service.store.records import JobProblemRecord, JobRecord, NewRelease, RaceRecord, ReleaseRecord
 
 # ---------------------------------------------------------------- after a race
@@ -75,7 +75,10 @@ def publish(
         return made
     if before is not None and before.pinned:
         return made
-    return releases.publish(s, made.id, decision.reason)
+    published = releases.publish(s, made.id, decision.reason)
+    told = {"job": job.id, "reason": decision.reason}
+    audit.write(s, audit.service(), AuditAction.RELEASE_PUBLISHED, f"release:{made.id}", told)
+    return published
 
 
 def _unproven(s: Session, trial_id: int | None) -> bool:
@@ -114,10 +117,13 @@ def _baseline(race: RaceRecord) -> dict[str, Any]:
 
 def withdraw_quarantined(s: Session) -> list[ReleaseRecord]:
     """Take back every published release whose schedule gave a wrong result under its toolchain."""
-    return [
-        releases.withdraw(s, release.id, "its schedule gave a wrong result under this toolchain")
-        for release in releases.quarantined(s)
-    ]
+    reason = "its schedule gave a wrong result under this toolchain"
+    withdrawn = []
+    for release in releases.quarantined(s):
+        withdrawn.append(releases.withdraw(s, release.id, reason))
+        subject = f"release:{release.id}"
+        audit.write(s, audit.service(), AuditAction.RELEASE_WITHDRAWN, subject, {"reason": reason})
+    return withdrawn
 
 
 # ---------------------------------------------------------------- by a person

@@ -1,8 +1,8 @@
 """Who did what, when, and from where?
 
 Written in the transaction of what was done, so neither is there without the other. Never a token, code or
-cookie: an actor is `token:7`, `session:3`, `command`, or
-`service` for the token that a service is started with.
+cookie: an actor is `token:7`, `session:3`, `command`, or `service` for what follows from its own rules: the
+token it is started with, releases that a search publishes, withdrawals of what was quarantined.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ MOST_DATA_BYTES = 2048
 def command() -> By:
     """Whoever has the database's address, at a terminal of this host."""
     return By("command", host_name())
+
+
+def service() -> By:
+    """The service itself, by its rules; the host of the process that did it."""
+    return By("service", host_name())
 
 
 def write(s: Session, by: By, action: AuditAction, subject: str, data: Json | None = None) -> None:

@@ -14,8 +14,9 @@ from service.jobs.advance import advance, look
 from service.jobs.proposing import Ask, Proposal
 from service.jobs.step import Rest
 from service.search.proposer import Proposer
-from service.store import events, jobs, trials
+from service.store import audit, events, jobs, trials
 from service.store.enums import (
+    AuditAction,
     JobProblemReason,
     JobProblemState,
     JobState,
@@ -66,6 +67,8 @@ def test_problems_run_one_after_another_and_learn_from_each_other(hands: Hands, 
     won = served(hands.db, first)
     assert won is not None
     with hands.db.read() as s:
+        noted = audit.listing(s, action=AuditAction.RELEASE_PUBLISHED).rows[-1]
+        assert (noted.actor, noted.subject, noted.data["job"]) == ("service", f"release:{won.id}", job_id)
         moved = [t for t in trials.of_problem(s, second.id) if t.source is ProposalSource.TRANSFER]
         assert trials.of_problem(s, empty.id) == []
     assert won.schedule_key in {t.schedule_key for t in moved}
