@@ -138,11 +138,16 @@ class Settings(BaseSettings):
     def _networks(cls, value: str) -> str:
         for one in filter(None, (part.strip() for part in value.split(","))):
             try:
-                ip_network(one)
+                network = ip_network(one)
             except ValueError:
                 raise ValueError(
                     "must be addresses or networks like 127.0.0.1 or 10.0.0.0/8, separated by commas"
                 ) from None
+            if network.prefixlen == 0:
+                raise ValueError(
+                    f"must be addresses or networks of proxies alone, and {one} is everybody:"
+                    " each client could say that he is somebody else"
+                )
         return value
 
     def model_post_init(self, _context: object) -> None:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 import structlog
 from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
 from limits.errors import StorageError
-from limits.storage import MemoryStorage, RedisStorage, Storage
+from limits.storage import RedisStorage, Storage
 from limits.strategies import FixedWindowRateLimiter
 
 from service.api.errors import TooManyError
@@ -34,6 +34,30 @@ MOST_ADDRESSES = 10_000
 GUESS_WINDOW_S = 60.0
 
 
+class _Windows:
+    """The count of one process, by windows that begin with their first hit. On the monotonic clock: those of
+    `limits` are on that of the wall, and where it is set back nobody would be let in until it has caught up.
+    Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], tuple[int, float]] = {}
+        self._lock = threading.Lock()
+
+    def hit(self, key: tuple[str, str], most: int, window_s: float, cost: int) -> bool:
+        """Count it, where that is allowed still."""
+        now_s = time.monotonic()
+        with self._lock:
+            count, until_s = self._counts.get(key, (0, 0.0))
+            if now_s >= until_s:
+                count, until_s = 0, now_s + window_s
+                if len(self._counts) > MOST_ADDRESSES:
+                    self._counts = {name: of for name, of in self._counts.items() if of[1] > now_s}
+            if count + cost > most:
+                return False
+            self._counts[key] = (count + cost, until_s)
+            return True
+
+
 class Limits:
     """Safe to use from any thread."""
 
@@ -43,7 +67,7 @@ class Limits:
             settings.submissions_per_min
         )
         self._lot = max(1, settings.requests_per_s // LOTS_A_WINDOW)
-        self._own = FixedWindowRateLimiter(MemoryStorage())
+        self._own = _Windows()
         self._shared = (
             None if settings.broker_url is None else FixedWindowRateLimiter(_redis(settings.broker_url))
         )
@@ -86,7 +110,7 @@ class Limits:
     def _hit(self, item: RateLimitItem, what: str, owner: str, cost: int) -> None:
         allowed = self._shared_hit(item, what, owner, cost)
         if allowed is None:
-            allowed = self._own.hit(item, what, owner, cost=cost)
+            allowed = self._own.hit((what, owner), item.amount, item.get_expiry(), cost)
         if not allowed:
             per = "second" if item.get_expiry() == 1 else "minute"
             raise TooManyError(
@@ -156,6 +180,8 @@ def _network(host: str | None) -> str:
     except ValueError:
         return "elsewhere"
     if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:  # on a socket of both kinds, that of `--host ::`
+            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
 

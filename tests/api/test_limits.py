@@ -191,7 +191,37 @@ def test_an_address_that_was_passed_on_counts_only_from_a_named_proxy(
         assert one == ([401] * 5 if proxies else [429] * 5) + [429] * 3
 
 
+def test_addresses_of_ipv4_are_told_apart_on_a_socket_of_both_kinds(settings: Settings) -> None:
+    one = Limits(settings)
+    assert refused(one, "::ffff:127.0.0.2", one.most_guesses + 1) == 1
+    one.check_guesser("::ffff:127.0.0.3")
+    with pytest.raises(TooManyError):
+        one.check_guesser("127.0.0.2")  # the same, by whichever socket
+
+
+def test_a_clock_that_is_set_back_shuts_nobody_out(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Limits(settings.model_copy(update={"requests_per_s": 40}))
+    assert let_in(one, "token:1", 100) >= 40
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() - 3600.0)
+    time.sleep(1.1)
+    assert let_in(one, "token:1", 20) == 20
+
+
+def test_the_table_of_counts_stays_small(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_ADDRESSES", 100)
+    one = limits._Windows()
+    for n in range(1000):
+        assert one.hit(("request", f"token:{n}"), 1, 0.0, 1)
+    assert len(one._counts) <= 102
+
+
 def test_proxies_are_addresses(settings: Settings) -> None:
+    for everybody in ("0.0.0.0/0", "127.0.0.1,::/0"):
+        with pytest.raises(ValueError, match="is everybody"):
+            Settings(home=settings.home, proxies=everybody)
     for wrong in ("*", "proxy.example", "10.0.0.1/8", "127.0.0.1 10.0.0.1"):
         with pytest.raises(ValueError, match="must be addresses or networks"):
             Settings(home=settings.home, proxies=wrong)
