@@ -19,6 +19,8 @@ from .engine import parse, shown
 from .errors import StoreError
 
 DUMP_S = 3600.0
+MOST_TOLD = 1000
+"""Characters of what pg_dump says."""
 
 
 class BackupError(StoreError):
@@ -105,8 +107,8 @@ def _run(program: str, place: URL, *arguments: str) -> None:
     except subprocess.TimeoutExpired:
         raise BackupError(f"{program} took over {DUMP_S:.0f} s.") from None
     if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        told = next(
-            (line for line in lines if "error" in line.lower()), lines[-1] if lines else "no reason given"
-        )
-        raise BackupError(f"{program} of {shown(place)} failed: {told[:300]}")
+        lines = [line.strip() for line in done.stderr.decode(errors="replace").strip().splitlines()]
+        # from the error on: what it is about, such as the two versions, stands on the lines after it
+        first = next((n for n, line in enumerate(lines) if "error" in line.lower()), 0)
+        told = " ".join(lines[first:]) or "no reason given"
+        raise BackupError(f"{program} of {shown(place)} failed: {told[:MOST_TOLD]}")

@@ -82,3 +82,26 @@ def test_what_is_no_backup_is_refused(
     assert "is no backup" in capsys.readouterr().err
     assert main_restore([str(tmp_path / "nothing")]) == 1
     assert "There is no file" in capsys.readouterr().err
+
+
+def test_what_pg_dump_says_is_told_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one does that is older than the server."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    older = programs / "pg_dump"
+    says = (
+        "pg_dump: error: aborting because of server version mismatch\n"
+        "pg_dump: detail: server version: 17.2; pg_dump version: 15.1"
+    )
+    older.write_text(f"#!/bin/sh\necho 'pg_dump: warning: noise\n{says}' >&2\nexit 1\n")
+    older.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("ROOFTILE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ROOFTILE_DATABASE_URL", "postgresql://me:hunter2@127.0.0.1:1/x")
+    assert main_backup([str(tmp_path / "file")]) == 1
+    told = capsys.readouterr().err
+    assert "failed: pg_dump: error: aborting" in told
+    assert "server version: 17.2; pg_dump version: 15.1" in told
+    assert "hunter2" not in told
