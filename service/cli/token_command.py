@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import typer
 from rich.table import Table
 
-from service.cli.common import opened, print_json, run_app
+from service.cli.common import WrongUseError, opened, print_json, run_app
 from service.cli.tables import table_console
 from service.errors import OperationError
 from service.paths import Home
@@ -20,6 +20,7 @@ from service.supervisor import setup
 from service.supervisor.lock import running
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
+MOST_DAYS = 36500
 _SCOPE = typer.Option([Scope.READ], "--scope", help="read, submit or admin; may be repeated.")
 _JSON = typer.Option(False, "--json", help="Print one JSON document.")
 
@@ -28,10 +29,12 @@ _JSON = typer.Option(False, "--json", help="Print one JSON document.")
 def create(
     name: str = typer.Argument(..., help="Who or what will use it."),
     scope: list[Scope] = _SCOPE,
-    days: float = typer.Option(0.0, min=0.0, help="Ends after so many days; 0 never."),
+    days: float = typer.Option(0.0, help="Ends after so many days; 0 never."),
     as_json: bool = _JSON,
 ) -> None:
     """Make a token. Its text is shown this once; only its hash is kept."""
+    if not 0.0 <= days <= MOST_DAYS:  # neither is `nan`
+        raise WrongUseError(f"--days has to be a number from 0 to {MOST_DAYS}, not {days:g}.")
     with opened("token") as database, database.begin() as s:
         record, clear = tokens.create(s, name, set(scope), days * 86400.0 if days else None)
         told = {"name": record.name, "scopes": sorted(str(one) for one in record.scopes), "days": days}

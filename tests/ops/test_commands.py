@@ -117,6 +117,9 @@ def test_tokens(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     with database.read() as s:
         assert tokens.check(s, made["token"]) is None
     assert main(["token", "revoke", "99"]) == 1
+    for days in ("inf", "nan", "1e12", "-1"):
+        assert "--days" in _json(capsys, "token", "create", "y", "--days", days, code=2)["error"]
+    assert len(_json(capsys, "token", "list")["tokens"]) == 1
     link = _json(capsys, "token", "link", "--url", "https://tiles.example/")["link"]
     base, _, code = link.partition("/login?code=")
     assert base == "https://tiles.example"
