@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from rooftile.device import local_cpu
 
-from service.paths import host_lock_dir
+from service.paths import bench_lock_path
 
 
 class BenchError(Exception):
@@ -26,7 +26,7 @@ class BenchError(Exception):
 @contextlib.contextmanager
 def bench_lock(wait_s: float = 3600.0) -> Iterator[None]:
     """One bench at a time on this machine, whoever runs it. The lock of a device is another one."""
-    path = host_lock_dir() / "bench.lock"
+    path = bench_lock_path()
     lock = FileLock(path, timeout=wait_s, mode=0o666)
     try:
         with lock:

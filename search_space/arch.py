@@ -76,14 +76,6 @@ class Arch:
         """Elements of `dtype` in a vector register."""
         return self.vector_bits // DTYPE_BITS[dtype]
 
-    @property
-    def compiler_flags(self) -> tuple[str, ...]:
-        """-march and its additions as gcc and clang spell them; empty for cuda."""
-        if self.kind != "x86":
-            return ()
-        spelled = {"vnni": "-mavx512vnni", "bf16": "-mavx512bf16"}
-        return (f"-march={self.base}", *(spelled[e] for e in self.extensions))
-
 
 @cache
 def get_arch(name: str) -> Arch:

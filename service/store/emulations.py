@@ -158,14 +158,6 @@ def want_own(s: Session, trial_id: int) -> EmulationRecord | None:
     return record(row)
 
 
-def want_structure(s: Session, trial_id: int) -> EmulationRecord | None:
-    """Asks for the verdict of this trial's structure, once; None where its family is not emulated."""
-    trial = s.get(Trial, trial_id, options=[undefer(Trial.structure)], populate_existing=True)
-    if trial is None or trial.structure is None or trial.structure_key is None or trial.toolchain_key is None:
-        return None
-    return record(ensure(s, trial, trial.structure, trial.structure_key, trial.toolchain_key, own=False))
-
-
 def ensure(
     s: Session, trial: Trial, structure: Json, key: str, toolchain: str, *, own: bool
 ) -> Emulation:

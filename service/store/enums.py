@@ -283,8 +283,7 @@ class WorkerState(Word):
 
     IDLE = "idle", "It found nothing to claim."
     BUSY = "busy", "It is doing what it claimed."
-    STOPPING = "stopping", "It finishes and claims nothing more."
-    WAITING = "waiting", "It claims nothing: somebody else has its device, or its disk is full."
+    WAITING = "waiting", "It claims nothing: somebody else has its device, or its disk is full; `waits_for` says which."
 
 
 class EventKind(Word):

@@ -332,11 +332,6 @@ def set_budget(
     )
 
 
-def set_device(s: Session, job_problem_id: int, device_key: str, arch: str) -> None:
-    """Binds a problem that waited for a device to the one that came."""
-    _change_problem(s, job_problem_id, device_key=device_key, arch=arch)
-
-
 def remember(s: Session, job_problem_id: int, search: Json) -> None:
     """Replaces `search` of the problem."""
     _change_problem(s, job_problem_id, search=dict(search))

@@ -14,12 +14,11 @@ from typing import Protocol
 
 import numpy as np
 from rooftile.plan import Launch, LaunchPlan, evaluate
-from rooftile.problem import Gemm, operand_dtype, operand_shape
+from rooftile.problem import operand_dtype, operand_shape
 
 from worker.verify.bounds import Bound, Comparison, compare
 from worker.verify.cases import Case
 from worker.verify.checks import CheckResult, VerifyFailure
-from worker.verify.device_cases import device_mains, device_neighbours
 from worker.verify.device_elements import (
     CHUNK,
     Array,
@@ -395,11 +394,6 @@ def _same(memory: DeviceMemory, first: Array, target: DeviceTarget) -> None:
             "on": target.prepared.case.to_json(),
         },
     )
-
-
-def all_cases(problem: Gemm, seed: int) -> list[Case]:
-    """The problem itself twice, then its neighbours."""
-    return [*device_mains(problem, seed), *device_neighbours(problem, seed)]
 
 
 # -- the checks themselves ------------------------------------------------------------------------------
