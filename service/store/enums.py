@@ -283,7 +283,7 @@ class WorkerState(Word):
 
     IDLE = "idle", "It found nothing to claim."
     BUSY = "busy", "It is doing what it claimed."
-    WAITING = "waiting", "It claims nothing: somebody else has its device, or its disk is full; `waits_for` says which."
+    WAITING = "waiting", "It claims nothing: somebody else has its device, or its disk is full."
 
 
 class EventKind(Word):
