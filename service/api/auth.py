@@ -137,15 +137,16 @@ class Standing:
 
     def __init__(self, state: AppState, principal: Principal) -> None:
         self._state, self._principal = state, principal
-        self._epoch = state.known_tokens.epoch()
+        self._epoch, self._asked_s = state.known_tokens.epoch(), time.monotonic()
 
-    def doubtful(self) -> bool:
-        """Whether some token or session was ended since; costs nothing."""
-        return self._epoch != self._state.known_tokens.epoch()
+    def doubtful(self, most_s: float) -> bool:
+        """Whether some token or session was ended since it asked, or that is so long ago; costs nothing."""
+        late = time.monotonic() - self._asked_s >= most_s
+        return late or self._epoch != self._state.known_tokens.epoch()
 
     def holds(self) -> bool:
         """Asks the database, in a thread. What runs out in time is seen by this alone."""
-        self._epoch = self._state.known_tokens.epoch()
+        self._epoch, self._asked_s = self._state.known_tokens.epoch(), time.monotonic()
         who = self._principal
         with self._state.database.read() as s:
             if who.session_id is not None:

@@ -69,6 +69,9 @@ async def stream(state: AppState, principal: Principal, job_id: int, after: int)
         behind = True
         while not state.stopping.is_set():
             while behind:
+                # here too: who reads a long history slowly stays for long
+                if standing.doubtful(PING_S) and not await _holds(state, standing):
+                    return
                 try:
                     look = await anyio.to_thread.run_sync(_look, state, job_id, last, limiter=state.limiter())
                 except StoreError as error:
@@ -83,8 +86,8 @@ async def stream(state: AppState, principal: Principal, job_id: int, after: int)
                     return
                 behind = len(look.rows) >= _BATCH
             rows = await following.wait(PING_S)
-            # at a ping too: a token may have run out
-            if (standing.doubtful() or not rows) and not await _holds(state, standing):
+            # at a ping, and as often where events come: a token may have run out
+            if (standing.doubtful(PING_S) or not rows) and not await _holds(state, standing):
                 return
             if following.behind:
                 following.behind, behind = False, True

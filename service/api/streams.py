@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fastapi.sse import format_sse_event
 
 from service.api import render
 from service.api.errors import TooManyError, UnavailableError
 from service.api.tail import BATCH
-from service.store import events
+from service.store import events, tokens
 from service.store.database import Database
 from service.store.enums import EventKind
 from service.store.errors import StoreError
 from service.store.records import EventRecord
 from service.store.transitions import JOB, final
 
+_Key = TypeVar("_Key", int, str)
 _ENDED = {state.value for state in final(JOB)}
 MOST_BEHIND = 2000
 """Events that are held for a client that does not read; it gets the rest from the database, at its pace."""
@@ -97,7 +99,7 @@ class Streams:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._open: Counter[str] = Counter()
+        self._of_owner: dict[str, set[Following]] = {}
         self._followers: dict[int, set[Following]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._to_wake: deque[Following] = deque()
@@ -107,18 +109,19 @@ class Streams:
     @property
     def open(self) -> int:
         """Streams."""
-        return self._open.total()
+        return sum(map(len, self._of_owner.values()))
 
     def check_room(self, owner: str) -> None:
         """TooManyError, or UnavailableError, where this process has as many streams open as it should."""
-        if self._open[owner] >= MOST_OF_ONE:
+        of_one = len(self._of_owner.get(owner, ()))
+        if of_one >= MOST_OF_ONE:
             raise TooManyError(
                 f"This token has {MOST_OF_ONE} event streams open; close some.",
-                value=self._open[owner],
+                value=of_one,
                 allowed=f"at most {MOST_OF_ONE}",
                 headers={"Retry-After": "5"},
             )
-        if self._open.total() >= MOST_OPEN:
+        if self.open >= MOST_OPEN:
             raise UnavailableError(
                 f"{MOST_OPEN} event streams are open here; ask again.", headers={"Retry-After": "5"}
             )
@@ -129,17 +132,12 @@ class Streams:
         self._loop = asyncio.get_running_loop()
         one = Following()
         self._followers.setdefault(job_id, set()).add(one)
-        self._open[owner] += 1
+        self._of_owner.setdefault(owner, set()).add(one)
         try:
             yield one
         finally:
-            self._open[owner] -= 1
-            if not self._open[owner]:
-                del self._open[owner]
-            rest = self._followers[job_id]
-            rest.discard(one)
-            if not rest:
-                del self._followers[job_id]
+            _drop(self._of_owner, owner, one)
+            _drop(self._followers, job_id, one)
 
     def told(self, rows: Sequence[EventRecord]) -> None:
         """A listener of the tail."""
@@ -150,6 +148,11 @@ class Streams:
         for row in rows:
             if row.job_id is not None and row.job_id in self._followers:
                 by_job[row.job_id].append(row)
+        ends = [row.data for row in rows if row.kind is EventKind.NOTE and row.to == tokens.REVOKED]
+        gone = {str(data["owner"]) for data in ends if "owner" in data}  # older services do not write it
+        if gone:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._doubt, frozenset(gone))
         ended = {row.subject_id for row in rows if row.kind is EventKind.JOB and row.to in _ENDED}
         over = ended & by_job.keys()
         if over and len(rows) >= BATCH:
@@ -168,6 +171,12 @@ class Streams:
         if told or not rows:
             with suppress(RuntimeError):  # the loop has ended, and with it all streams
                 loop.call_soon_threadsafe(self._deliver, told, over, not rows)
+
+    def _doubt(self, owners: frozenset[str]) -> None:
+        """Their streams look whether they may stay, and no others."""
+        for owner in owners:
+            for one in self._of_owner.get(owner, ()):
+                self._line_up(one)
 
     def _lose(self, jobs: frozenset[int]) -> None:
         for job_id in jobs:
@@ -209,6 +218,13 @@ class Streams:
                 await asyncio.sleep(min(max(took_s, LEAST_PAUSE_S), MOST_PAUSE_S))
         finally:
             self._waker = None
+
+
+def _drop(sets: dict[_Key, set[Following]], key: _Key, one: Following) -> None:
+    rest = sets[key]
+    rest.discard(one)
+    if not rest:
+        del sets[key]
 
 
 def written(row: EventRecord) -> bytes:

@@ -79,7 +79,7 @@ def revoke(s: Session, session_id: int) -> bool:
     live = (Login.id == session_id) & Login.revoked_at.is_(None)
     ended = changed(s, update(Login).where(live).values(revoked_at=clock.now(s))) == 1
     if ended:
-        events.note(s, None, REVOKED)
+        events.note(s, None, REVOKED, {"owner": f"session:{session_id}"})
     return ended
 
 

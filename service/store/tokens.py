@@ -14,17 +14,16 @@ from hashlib import sha256
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
-from service.host import host_name
-
 from . import audit, clock, events
 from .enums import AuditAction, Scope
 from .errors import TokenEnded
 from .models import Token
-from .records import By, TokenRecord
+from .records import TokenRecord
 from .sql import changed, insert_ignoring
 
 REVOKED = "token_revoked"
-"""The event by which API processes hear that what they know of tokens is old; it does not say which."""
+"""The event by which API processes hear that what they know of tokens is old; `owner` in it is whose streams
+are over: `token:7`, or `session:3`."""
 
 
 def new_secret() -> str:
@@ -83,9 +82,9 @@ def ensure(s: Session, name: str, scopes: Collection[Scope], clear: str) -> Toke
     others = (Token.name == name) & (Token.token_sha256 != hashed) & Token.revoked_at.is_(None)
     ended = s.scalars(select(Token.id).where(others).order_by(Token.id)).all()
     changed(s, update(Token).where(others).values(revoked_at=now))
-    if ended:
-        events.note(s, None, REVOKED)
-    who = By("service", host_name())
+    for token_id in ended:
+        events.note(s, None, REVOKED, {"owner": f"token:{token_id}"})
+    who = audit.service()
     for token_id in ended:
         audit.write(s, who, AuditAction.TOKEN_REVOKED, f"token:{token_id}", {"name": name})
     if made:
@@ -124,7 +123,7 @@ def revoke(s: Session, token_id: int) -> bool:
     live = (Token.id == token_id) & Token.revoked_at.is_(None)
     ended = changed(s, update(Token).where(live).values(revoked_at=clock.now(s))) == 1
     if ended:
-        events.note(s, None, REVOKED)
+        events.note(s, None, REVOKED, {"owner": f"token:{token_id}"})
     return ended
 
 

@@ -5,6 +5,7 @@ A real server on a free port: the test client of Starlette cannot read a stream 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -24,8 +25,9 @@ from fastapi import FastAPI
 from sqlalchemy import event as sa_event
 
 from service.api import events, streams
-from service.api.auth import COOKIE
+from service.api.auth import COOKIE, Principal
 from service.settings import Settings
+from service.store import events as store_events
 from service.store import logins, tokens
 from service.store.enums import Scope
 
@@ -225,6 +227,65 @@ def test_a_token_has_a_number_of_streams_and_a_process_too(
         assert stream(HEADERS).status_code == 200
         refused = stream(HEADERS)
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+
+
+@pytest.mark.parametrize("way", ["revoked", "logged out"])
+def test_a_silent_stream_ends_with_the_right_to_read_it(
+    server: str, seed: Any, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(events, "PING_S", 600.0)
+    seed.device()
+    job = seed.job()
+    with seed.database.begin() as s:
+        if way == "logged out":
+            redeemed = logins.redeem(s, logins.create_code(s, {Scope.READ}))
+            assert redeemed is not None
+            session, cookie = redeemed
+            headers = {"Cookie": f"{COOKIE}={cookie}"}
+        else:
+            record, clear = tokens.create(s, "one", {Scope.READ})
+            headers = {"Authorization": f"Bearer {clear}"}
+    with httpx2.stream(
+        "GET", f"{server}/v1/jobs/{job.id}/events", headers=headers, timeout=30
+    ) as answer:  # the time is over if nothing comes for so long
+        pieces = answer.iter_bytes()
+        assert next(pieces)
+        time.sleep(0.5)
+        with seed.database.begin() as s:
+            assert logins.revoke(s, session.id) if way == "logged out" else tokens.revoke(s, record.id)
+        assert "event: end" not in b"".join(pieces).decode()
+
+
+@pytest.mark.parametrize("way", ["revoked", "expired"])
+def test_who_reads_a_long_history_stops_with_the_right_to_read_it(
+    app: FastAPI, seed: Any, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(events, "_BATCH", 1)
+    if way == "expired":
+        monkeypatch.setattr(events, "PING_S", 0.0)
+    seed.device()
+    job = seed.job()
+    seed.trials(seed.start(job)[0], [900.0, 600.0, 700.0])
+    with seed.database.begin() as s:
+        record, _ = tokens.create(s, "one", {Scope.READ}, 1.0 if way == "expired" else None)
+    who = Principal(f"token:{record.id}", frozenset({Scope.READ}), record.id, None, None)
+    state = app.state.rooftile
+
+    async def slowly() -> int:
+        """How many pieces came after the token had ended."""
+        pieces = events.stream(state, who, job.id, 0)
+        for _ in range(2):
+            assert await anext(pieces)
+        if way == "revoked":
+            with seed.database.begin() as s:
+                assert tokens.revoke(s, record.id)
+            with seed.database.read() as s:
+                state.known_tokens.told(store_events.after(s, 0))
+        else:
+            await asyncio.sleep(1.5)
+        return len([piece async for piece in pieces])
+
+    assert asyncio.run(asyncio.wait_for(slowly(), 30)) == 0
 
 
 @pytest.mark.parametrize("way", ["revoked", "expired", "logged out"])

@@ -7,12 +7,14 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from service.api.streams import MOST_BEHIND, WOKEN_AT_ONCE, Following, Streams
+from service.store import tokens
 from service.store.database import Database
 from service.store.enums import EventKind
 from service.store.records import EventRecord
@@ -149,6 +151,19 @@ def test_one_that_does_not_read_holds_so_many_and_then_none(streams: Streams) ->
             await asyncio.sleep(0.1)
             assert slow.behind
             assert await slow.wait(LONG_S) == []
+
+    asyncio.run(run())
+
+
+def test_whose_token_has_ended_is_woken_and_nobody_else(streams: Streams) -> None:
+    async def run() -> None:
+        with streams.following(1, "token:1") as one, streams.following(1, "token:2") as other:
+            data = {"owner": "token:1"}
+            await told(streams, [replace(event(1), job_id=None, to=tokens.REVOKED, data=data)])
+            async with asyncio.timeout(LONG_S):
+                assert await one.wait(2 * LONG_S) == []
+            await asyncio.sleep(0.1)
+            assert not other._woken
 
     asyncio.run(run())
 
