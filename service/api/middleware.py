@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -55,11 +56,12 @@ class SecurityHeaders:
 
 MOST_UNDER_WAY = 256
 """Requests in one process."""
+_UNCOUNTED = re.compile(r"/healthz|/v1/jobs/[^/:]+/events")
 
 
 class Overload:
-    """503 at once when more requests are under way than could be answered soon. Streams do not count, and
-    /healthz is always answered."""
+    """503 at once when more requests are under way than could be answered soon. The streams of jobs do not
+    count, they last and have a bound of their own (streams.py), and /healthz is always answered."""
 
     def __init__(self, app: ASGIApp, most: int | None = None) -> None:
         self.app = app
@@ -67,7 +69,7 @@ class Overload:
         self.under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(("/events", "/healthz")):
+        if scope["type"] != "http" or _UNCOUNTED.fullmatch(scope["path"]):
             await self.app(scope, receive, send)
             return
         if self.under_way >= self.most:

@@ -115,9 +115,14 @@ def test_the_browser_is_told_what_it_may_do(client: TestClient) -> None:
 def test_the_app_refuses_what_is_too_much(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "MOST_UNDER_WAY", 0)
     with TestClient(create_app(settings)) as client:
-        refused = client.get("/v1/jobs")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        for path in (
+            "/v1/jobs", "/v1/artifacts/events", "/v1/problems/healthz", "/jobs/1/events", "/readyz",
+            "/v1/jobs/1/events/", "/v1/jobs/1:x/events", "/v1/jobs/1/2/events", "/v1/jobs/1/events%0A",
+        ):  # fmt: skip
+            refused = client.get(path)
+            assert (refused.status_code, refused.headers.get("Retry-After")) == (503, "1"), path
         assert client.get("/healthz").status_code == 200
+        assert client.get("/v1/jobs/1/events").status_code == 401
 
 
 def test_overload_is_answered_at_once_and_streams_do_not_count() -> None:
