@@ -121,4 +121,4 @@ def _cors(settings: Settings) -> list[Middleware]:
 
 def _admit(state: AppState, token: str) -> None:
     """Make ROOFTILE_TOKEN the admin token, as the supervisor does for its own."""
-    state.database.run(lambda s: tokens.ensure(s, "ROOFTILE_TOKEN", {Scope.ADMIN}, token))
+    state.database.run(lambda s: tokens.ensure(s, tokens.FROM_ENVIRONMENT, {Scope.ADMIN}, token))

@@ -21,6 +21,7 @@ from service.supervisor.lock import running
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 MOST_DAYS = 36500
+MOST_OF_A_NAME = 200
 _SCOPE = typer.Option([Scope.READ], "--scope", help="read, submit or admin; may be repeated.")
 _JSON = typer.Option(False, "--json", help="Print one JSON document.")
 
@@ -33,6 +34,7 @@ def create(
     as_json: bool = _JSON,
 ) -> None:
     """Make a token. Its text is shown this once; only its hash is kept."""
+    _check_name(name)
     if not 0.0 <= days <= MOST_DAYS:  # neither is `nan`
         raise WrongUseError(f"--days has to be a number from 0 to {MOST_DAYS}, not {days:g}.")
     with opened("token") as database, database.begin() as s:
@@ -43,6 +45,19 @@ def create(
         print_json({**_row(record), "token": clear})
     else:
         print(clear)
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or not name.isprintable() or len(name) > MOST_OF_A_NAME:
+        shown = ascii(name[:40])
+        raise WrongUseError(
+            f"NAME has to be a printable text of 1 to {MOST_OF_A_NAME} characters, not {shown}."
+        )
+    if tokens.is_own(name):
+        raise WrongUseError(
+            f"NAME may be neither {tokens.FROM_ENVIRONMENT} nor begin with {tokens.OF_A_HOME!r}:"
+            " the service's own tokens are named so."
+        )
 
 
 @app.command("list")

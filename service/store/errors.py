@@ -14,6 +14,7 @@ StoreError                    one sentence for a person, never a password
   ArtifactMismatch            bytes do not have the hash they came with
   ReleasePinned               a pinned release is not replaced
   TokenEnded                  a token that was revoked or has expired is to be the admin's: give another
+  TokenOfAnother              a token that a client has is to be the admin's: give another
   IdempotencyConflict         the same Idempotency-Key came with another body
 """
 
@@ -80,6 +81,10 @@ class IllegalTransition(StoreError):
 
 class TokenEnded(StoreError):
     """A token that has ended does not come back."""
+
+
+class TokenOfAnother(StoreError):
+    """A client's token does not become the service's own."""
 
 
 class ArtifactMismatch(StoreError):

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from . import audit, clock, events
 from .enums import AuditAction, Scope
-from .errors import TokenEnded
+from .errors import TokenEnded, TokenOfAnother
 from .models import Token
 from .records import TokenRecord
 from .sql import changed, insert_ignoring
@@ -24,6 +24,16 @@ from .sql import changed, insert_ignoring
 REVOKED = "token_revoked"
 """The event by which API processes hear that what they know of tokens is old; `owner` in it is whose streams
 are over: `token:7`, or `session:3`."""
+
+FROM_ENVIRONMENT = "ROOFTILE_TOKEN"
+OF_A_HOME = "serve "
+"""The names of the service's own tokens: that of an API that ROOFTILE_TOKEN was given to, and how those begin
+that `rooftile serve` keeps in its home. By them an older one is found and revoked."""
+
+
+def is_own(name: str) -> bool:
+    """Whether only the service itself names tokens so."""
+    return name == FROM_ENVIRONMENT or name.startswith(OF_A_HOME)
 
 
 def new_secret() -> str:
@@ -60,9 +70,10 @@ def create(
 
 
 def ensure(s: Session, name: str, scopes: Collection[Scope], clear: str) -> TokenRecord:
-    """Makes a token of this clear text (ROOFTILE_TOKEN, the file in ROOFTILE_HOME), or gives it these scopes.
+    """Makes a token of this clear text (ROOFTILE_TOKEN, the file in ROOFTILE_HOME) with these scopes.
     An older token of the same name with another text is revoked. TokenEnded for a text whose token has ended:
-    else whoever has one that leaked would only have to wait for the next start."""
+    else whoever has one that leaked would only have to wait for the next start. TokenOfAnother for a text
+    that was given to somebody: the variable is a client's too, and its holder would be admin."""
     now = clock.now(s)
     hashed = digest(clear)
     values = {"name": name, "token_sha256": hashed, "scopes": scopes_of(scopes), "created_at": now}
@@ -75,10 +86,13 @@ def ensure(s: Session, name: str, scopes: Collection[Scope], clear: str) -> Toke
             f"The token given as {name} was revoked or has expired ({when:%Y-%m-%d %H:%M} UTC), and stays so:"
             " set another ROOFTILE_TOKEN, or remove the file `token` in ROOFTILE_HOME to get a new one."
         )
-    if not made and (row.name, row.scopes) != (name, scopes_of(scopes)):
-        made = True  # told like a new one: it may do other things now
-        row.name, row.scopes = name, scopes_of(scopes)
-        s.flush()
+    if (row.name != name and not is_own(row.name)) or row.scopes != scopes_of(scopes):
+        raise TokenOfAnother(
+            f"The token given as {name} is token {row.id} ({row.name!r}), which was made for a client:"
+            " set another ROOFTILE_TOKEN for the service, or none."
+        )
+    row.name = name  # a home that moved, or whose token became ROOFTILE_TOKEN
+    s.flush()
     others = (Token.name == name) & (Token.token_sha256 != hashed) & Token.revoked_at.is_(None)
     ended = s.scalars(select(Token.id).where(others).order_by(Token.id)).all()
     changed(s, update(Token).where(others).values(revoked_at=now))

@@ -83,7 +83,7 @@ def _write_private(home: Home, path: Path, text: str) -> None:
 
 def admin_name(home: Home) -> str:
     """The admin token's name in the database, one a home: homes that share a database keep theirs apart."""
-    return f"serve {host_name()}:{home.root}"[:100]
+    return f"{tokens.OF_A_HOME}{host_name()}:{home.root}"[:100]
 
 
 def prepare_database(home: Home, database_url: str, token: str) -> None:

@@ -117,6 +117,10 @@ def test_tokens(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     with database.read() as s:
         assert tokens.check(s, made["token"]) is None
     assert main(["token", "revoke", "99"]) == 1
+    for name in ("ROOFTILE_TOKEN", "serve this:/home"):
+        assert "own tokens" in _json(capsys, "token", "create", name, code=2)["error"]
+    for name in ("", " ", "\udcff", "a\nb", "x" * 201):
+        assert "printable text" in _json(capsys, "token", "create", name, code=2)["error"]
     for days in ("inf", "nan", "1e12", "-1"):
         assert "--days" in _json(capsys, "token", "create", "y", "--days", days, code=2)["error"]
     assert len(_json(capsys, "token", "list")["tokens"]) == 1

@@ -11,7 +11,7 @@ from support.store import DEVICE, POLICY_KEY, beat, new_job, problem
 from service.store import demand, devices, idempotency, jobs, logins, owners, problems, tokens, workers
 from service.store.database import Database
 from service.store.enums import AuditAction, DeviceState, JobState, Scope, WorkerKind, WorkerState
-from service.store.errors import IdempotencyConflict, NotFound, TokenEnded
+from service.store.errors import IdempotencyConflict, NotFound, TokenEnded, TokenOfAnother
 from service.store.models import Audit
 from service.store.records import DeviceRecord, NewDemand
 
@@ -63,16 +63,31 @@ def test_a_token_that_leaked_does_not_come_back_with_the_next_start(database: Da
             assert tokens.check(s, clear) is None
 
 
-def test_a_token_that_may_do_more_from_now_on_is_in_the_audit(database: Database) -> None:
+def test_what_was_given_to_a_client_never_becomes_the_services_own(database: Database) -> None:
     with database.begin() as s:
+        own = tokens.ensure(s, tokens.FROM_ENVIRONMENT, [Scope.ADMIN], "secret-1")
         record, clear = tokens.create(s, "reader", [Scope.READ])
-        tokens.ensure(s, "ROOFTILE_TOKEN", [Scope.ADMIN], clear)
-        tokens.ensure(s, "ROOFTILE_TOKEN", [Scope.ADMIN], clear)
-        found = tokens.check(s, clear)
+        _, boss = tokens.create(s, "boss", [Scope.ADMIN])
+        _, posing = tokens.create(s, tokens.FROM_ENVIRONMENT, [Scope.READ])
+    for text_of_it in (clear, boss, posing):
+        with pytest.raises(TokenOfAnother, match="made for a client"), database.begin() as s:
+            tokens.ensure(s, tokens.FROM_ENVIRONMENT, [Scope.ADMIN], text_of_it)
+    with database.begin() as s:
+        found, kept = tokens.check(s, clear), tokens.check(s, "secret-1")
         assert found is not None
-        assert (found.id, found.scopes) == (record.id, {Scope.ADMIN})
+        assert kept is not None
+        assert (found.id, found.name, found.scopes) == (record.id, "reader", {Scope.READ})
+        assert (kept.id, kept.scopes) == (own.id, {Scope.ADMIN})
+
+
+def test_the_token_of_a_home_that_moved_is_the_same_one(database: Database) -> None:
+    with database.begin() as s:
+        first = tokens.ensure(s, f"{tokens.OF_A_HOME}host:/old", [Scope.ADMIN], "secret-1")
+        for name in (f"{tokens.OF_A_HOME}host:/new", tokens.FROM_ENVIRONMENT):
+            again = tokens.ensure(s, name, [Scope.ADMIN], "secret-1")
+            assert (again.id, again.name) == (first.id, name)
     with database.read() as s:
-        rows = s.scalars(select(Audit).where(Audit.subject == f"token:{record.id}")).all()
+        rows = s.scalars(select(Audit).where(Audit.subject == f"token:{first.id}")).all()
     assert [(row.action, row.data["scopes"]) for row in rows] == [(AuditAction.TOKEN_MADE, ["admin"])]
 
 
