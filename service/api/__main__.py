@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.api.app import create_app, state_of_app
+from service.api.files import raise_limit
 from service.api.protocol import BoundedHttp
 from service.bus import be_child, say_who
 from service.errors import OperationError, PortTakenError
@@ -78,6 +79,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=8417, help="port to listen on; 0 takes a free one")
     arguments = parser.parse_args(argv)
     be_child()
+    raise_limit()
     try:
         app = create_app(process_settings(), check=True)
         with listen(arguments.host, arguments.port) as listener:

@@ -20,6 +20,7 @@ from fastapi.sse import format_sse_event
 
 from service.api import render
 from service.api.errors import TooManyError, UnavailableError
+from service.api.files import for_streams
 from service.api.tail import BATCH
 from service.store import events, tokens
 from service.store.database import Database
@@ -34,7 +35,8 @@ MOST_BEHIND = 2000
 """Events that are held for a client that does not read; it gets the rest from the database, at its pace."""
 
 MOST_OF_ONE, MOST_OPEN = 1000, 4000
-"""Open streams of one token, or session, and of all, in a process; some 30 KB each."""
+"""Open streams of one token, or session, and of all, in a process; some 30 KB each. Fewer where the process
+may not open as many files (files.py): one has a quarter of what all have."""
 WOKEN_AT_ONCE = 8
 """Streams that send in one pass of the loop: half a millisecond of it."""
 LEAST_PAUSE_S = 0.0005
@@ -113,17 +115,19 @@ class Streams:
 
     def check_room(self, owner: str) -> None:
         """TooManyError, or UnavailableError, where this process has as many streams open as it should."""
+        files = for_streams()
+        most_of_one, most_open = min(MOST_OF_ONE, files // 4), min(MOST_OPEN, files)
         of_one = len(self._of_owner.get(owner, ()))
-        if of_one >= MOST_OF_ONE:
+        if of_one >= most_of_one:
             raise TooManyError(
-                f"This token has {MOST_OF_ONE} event streams open; close some.",
+                f"This token has {most_of_one} event streams open; close some.",
                 value=of_one,
-                allowed=f"at most {MOST_OF_ONE}",
+                allowed=f"at most {most_of_one}",
                 headers={"Retry-After": "5"},
             )
-        if self.open >= MOST_OPEN:
+        if self.open >= most_open:
             raise UnavailableError(
-                f"{MOST_OPEN} event streams are open here; ask again.", headers={"Retry-After": "5"}
+                f"{most_open} event streams are open here; ask again.", headers={"Retry-After": "5"}
             )
 
     @contextmanager

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -385,6 +387,47 @@ def test_the_process_says_where_it_listens_and_stops_at_once_with_streams_open(
             process.wait(10)
         assert time.monotonic() - start < 12  # a ping would come after 15
         assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_streams_leave_files_for_everybody_else(settings: Settings, seed: Any) -> None:
+    seed.device()
+    job = seed.job()
+    with seed.database.begin() as s:
+        texts = [tokens.create(s, f"reader {number}", {Scope.READ})[1] for number in range(5)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), hard))
+    try:
+        process = _run(settings, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip().removeprefix("listening on ")
+        assert url.startswith("http://127.0.0.1:")
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (200, 200))
+        found, kept = [], []
+        path, unbounded = f"{url}/v1/jobs/{job.id}/events", httpx2.Limits(max_connections=None)
+        with httpx2.Client(timeout=30, limits=unbounded) as client, ExitStack() as stack:
+            for text in texts:
+                answers: Counter[int] = Counter()
+                for _ in range(27):
+                    headers = {"Authorization": f"Bearer {text}"}
+                    answer = stack.enter_context(client.stream("GET", path, headers=headers))
+                    if answer.status_code == 200:
+                        kept.append(answer.iter_lines())  # else it is closed
+                        next(kept[-1])
+                    else:
+                        answer.read()
+                    answers[answer.status_code] += 1
+                found.append(answers)
+            assert found == [{200: 25, 429: 2}] * 4 + [{503: 27}]
+            assert client.get(f"{url}/healthz").status_code == 200
+            headers = {"Authorization": f"Bearer {texts[0]}"}
+            assert client.get(f"{url}/v1/jobs", headers=headers).status_code == 200
     finally:
         process.kill()
         process.communicate()

@@ -18,6 +18,8 @@ from bench.servers.postgres import free_port
 from bench.servers.valkey import _binary as valkey_server
 from service import doctor_cluster as cluster
 from service import periods
+from service.api.files import LEFT_FOR_OTHERS
+from service.api.streams import MOST_OPEN
 from service.bus.broker import broker_fault, broker_info, eviction_warning
 from service.host import host_name
 from service.settings import Settings
@@ -75,6 +77,11 @@ def get_settings_from(environment: dict[str, str]) -> Settings:
     """As the service would read them, with the variables of .env put in."""
     filled = {name: re.sub(r"\$\{\w+:\?[^}]*\}", "x" * 48, value) for name, value in environment.items()}
     return Settings(**{name.removeprefix("ROOFTILE_").lower(): value for name, value in filled.items()})
+
+
+def test_the_api_may_open_a_file_for_each_stream() -> None:
+    limit = SERVICES["api"]["ulimits"]["nofile"]
+    assert limit["soft"] == limit["hard"] >= MOST_OPEN + LEFT_FOR_OTHERS
 
 
 def test_who_excludes_each_other_on_a_host_shares_its_locks() -> None:
