@@ -83,8 +83,12 @@ class Settings(BaseSettings):
     def _http(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(value)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number, a bracket without its other
+            valid = False
+        if not valid:
             raise ValueError("must be like http://127.0.0.1:8417")
         return value.rstrip("/")
 

@@ -22,6 +22,8 @@ from service.supervisor.lock import running
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 MOST_DAYS = 36500
 MOST_OF_A_NAME = 200
+MOST_ID = 2**63 - 1
+"""No database has rows above it, and one asked for them says so in words of its own."""
 _SCOPE = typer.Option([Scope.READ], "--scope", help="read, submit or admin; may be repeated.")
 _JSON = typer.Option(False, "--json", help="Print one JSON document.")
 
@@ -83,7 +85,7 @@ def revoke(
 ) -> None:
     """End a token now."""
     with opened("token") as database, database.begin() as s:
-        revoked = tokens.revoke(s, token_id)
+        revoked = 0 < token_id <= MOST_ID and tokens.revoke(s, token_id)
         if revoked:
             audit.write(s, audit.command(), AuditAction.TOKEN_REVOKED, f"token:{token_id}")
     if not revoked:
@@ -106,7 +108,8 @@ def logout(
         if session_id is None:
             ended = logins.revoke_all(s)
         else:
-            ended = [session_id] if logins.revoke(s, session_id) else []
+            known = 0 < session_id <= MOST_ID and logins.revoke(s, session_id)
+            ended = [session_id] if known else []
         for one in ended:
             audit.write(s, audit.command(), AuditAction.LOGOUT, f"session:{one}")
     if session_id is not None and not ended:

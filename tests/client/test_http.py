@@ -171,7 +171,17 @@ def test_where_the_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["host:8417", "ftp://host", "http://", "http://h:port", "http://h/?q=1", "//h"]
+    "url",
+    [
+        "host:8417",
+        "ftp://host",
+        "http://",
+        "http://h:port",
+        "http://h/?q=1",
+        "//h",
+        "http://[::1",
+        "http://[x]/",
+    ],
 )
 def test_wrong_addresses_name_the_field(url: str) -> None:
     with pytest.raises(FieldError) as caught:

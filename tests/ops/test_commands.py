@@ -25,9 +25,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "h"
 
 
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+def _json(
+    capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0, last: tuple[str, ...] = ()
+) -> Any:
     capsys.readouterr()
-    assert main([*arguments, "--json"]) == code
+    assert main([*arguments, "--json", *last]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -116,7 +118,11 @@ def test_tokens(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert main(["token", "revoke", str(made["id"])]) == 0
     with database.read() as s:
         assert tokens.check(s, made["token"]) is None
-    assert main(["token", "revoke", "99"]) == 1
+    for number in ("99", "9" * 20, "-" + "9" * 20):
+        for what in ("revoke", "logout"):
+            told = _json(capsys, "token", what, code=1, last=("--", number))["error"]
+            assert told.startswith("There is no "), told
+            assert number in told
     for name in ("ROOFTILE_TOKEN", "serve this:/home"):
         assert "own tokens" in _json(capsys, "token", "create", name, code=2)["error"]
     for name in ("", " ", "\udcff", "a\nb", "x" * 201):

@@ -74,6 +74,8 @@ def test_database_urls(monkeypatch: pytest.MonkeyPatch, given: str, used: str) -
         ("DATABASE_URL", "/just/a/path.db"),
         ("BROKER_URL", "amqp://h"),
         ("URL", "h:8417"),
+        ("URL", "http://[::1"),
+        ("URL", "http://h:99999"),
         ("TOKEN", "short"),
         ("TOKEN", "with blanks and long enough"),
         ("HOME", "/etc/passwd"),
@@ -92,6 +94,8 @@ def test_bad_values_name_the_variable_in_one_sentence(
     assert "\n" not in text
     if name == "TOKEN":
         assert value not in text  # a secret is not echoed
+    if name == "URL":
+        assert "must be like http://127.0.0.1:8417" in text
 
 
 def test_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,8 @@ class Answer:
 def service_url(url: str | None = None) -> str:
     """The service's base address: argument, ROOFTILE_URL, or the default of `rooftile serve`."""
     chosen = url or os.environ.get("ROOFTILE_URL", "").strip() or DEFAULT_URL
-    parts = urlsplit(chosen)
     try:
+        parts = urlsplit(chosen)
         valid = (
             parts.scheme in ("http", "https")
             and bool(parts.hostname)
@@ -51,7 +51,7 @@ def service_url(url: str | None = None) -> str:
             and not parts.fragment
         )
         valid = valid and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is no number, a bracket without its other
         valid = False
     if not valid:
         raise FieldError("url", chosen, "an address like http://host:8417", DEFAULT_URL)
