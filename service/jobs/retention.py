@@ -61,8 +61,8 @@ class Retention:
         events = self._before(now, self.settings.keep_events_days)
         if events is not None:
             self._events(events, go_on)
-        demand = self._before(now, self.settings.keep_demand_days)
-        if demand is not None and go_on():
+        if go_on():
+            demand = self._before(now, self.settings.keep_demand_days)
             self.counts["demand"] += self._batch(lambda s: retention.forget_demand(s, demand))
         return self.counts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import case, delete, literal, select, tuple_
+from sqlalchemy import case, delete, func, literal, select, tuple_
 from sqlalchemy.orm import Session
 
 from . import clock, problems
@@ -14,13 +14,22 @@ from .sql import changed, upsert
 
 MOST = 2**53
 """A count stays there: more than that no reader of JSON holds exactly, and 64 bits would not for ever."""
+MOST_ROWS = 10_000
+"""More are not begun: who may read may tell of misses, and each makes a row here and one of its problem."""
+LEFT_BY_TIDYING = 9_000
+"""So many are left once an hour (retention.py), so that a thousand problems an hour come this way at most."""
 
 
-def add(s: Session, rows: Sequence[NewDemand]) -> None:
-    """Adds to the counts of (problem, device, policy)."""
+def add(s: Session, rows: Sequence[NewDemand]) -> int:
+    """Adds to the counts of (problem, device, policy); of how many, for there may be no room for new ones."""
     now = clock.now(s)
+    known = _known(s, rows)
+    new = {_key(one) for one in rows} - known
+    room = MOST_ROWS - total(s) if new else 0
+    known.update(sorted(new)[: max(0, room)])
+    rows = [one for one in rows if _key(one) in known]
     # in one order for all, so that two posts never wait for each other's rows in a circle
-    for one in sorted(rows, key=lambda row: (row.problem.key, row.device_key, row.policy_key)):
+    for one in sorted(rows, key=_key):
         problems.put(s, one.problem)
         values = {
             "problem_key": one.problem.key,
@@ -34,6 +43,26 @@ def add(s: Session, rows: Sequence[NewDemand]) -> None:
         summed = case((Demand.count > MOST - min(one.count, MOST), MOST), else_=Demand.count + one.count)
         more = {"count": summed, "level": one.level, "last_seen_at": now}
         upsert(s, Demand, values, key=["problem_key", "device_key", "policy_key"], update=more)
+    return len(rows)
+
+
+def total(s: Session) -> int:
+    """Rows."""
+    return s.scalar(select(func.count()).select_from(Demand)) or 0
+
+
+def _key(row: NewDemand) -> tuple[str, str, str]:
+    return row.problem.key, row.device_key, row.policy_key
+
+
+def _known(s: Session, rows: Sequence[NewDemand]) -> set[tuple[str, str, str]]:
+    found = s.execute(
+        select(Demand.problem_key, Demand.device_key, Demand.policy_key).where(
+            Demand.problem_key.in_({one.problem.key for one in rows}),
+            Demand.device_key.in_({one.device_key for one in rows}),
+        )
+    )
+    return {(problem, device, policy) for problem, device, policy in found}
 
 
 def ranked(

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, exists, func, or_, select, update
+from sqlalchemy import delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session, undefer
 
-from . import artifacts, clock
+from . import artifacts, clock, demand
 from .models import Demand, Event, Job, Measurement, RaceEntrant, Release, Trial
 from .sql import changed
 
@@ -66,9 +66,16 @@ def forget_events(s: Session, before: datetime, after: int, limit: int) -> tuple
     return changed(s, delete(Event).where(old, ~is_open)), rows[-1].id
 
 
-def forget_demand(s: Session, before: datetime) -> int:
-    """Drops what nobody has asked for since; returns how many."""
-    return changed(s, delete(Demand).where(Demand.last_seen_at < before))
+def forget_demand(s: Session, before: datetime | None) -> int:
+    """Drops what nobody has asked for since then, and where nearly as many rows as may be are left, those
+    that were asked for longest ago, the least asked of them first; returns how many."""
+    old = 0 if before is None else changed(s, delete(Demand).where(Demand.last_seen_at < before))
+    over = demand.total(s) - demand.LEFT_BY_TIDYING
+    if over <= 0:
+        return old
+    key = (Demand.problem_key, Demand.device_key, Demand.policy_key)
+    oldest = select(*key).order_by(Demand.last_seen_at, Demand.count).limit(over)
+    return old + changed(s, delete(Demand).where(tuple_(*key).in_(oldest)))
 
 
 def _cut_samples(s: Session, trial_ids: Sequence[int]) -> int:

@@ -14,6 +14,7 @@ from service.store.enums import AuditAction, DeviceState, JobState, Scope, Worke
 from service.store.errors import IdempotencyConflict, NotFound, TokenEnded, TokenOfAnother
 from service.store.models import Audit
 from service.store.records import DeviceRecord, NewDemand
+from service.store.retention import forget_demand
 
 
 def test_tokens(database: Database) -> None:
@@ -251,6 +252,38 @@ def test_demand_adds_up_past_32_bits(database: Database) -> None:
         assert demand.clear(s, problem(8).key, DEVICE, POLICY_KEY)
         assert not demand.clear(s, problem(8).key, DEVICE, POLICY_KEY)
         assert len(demand.ranked(s).rows) == 1
+
+
+def test_demand_begins_no_more_rows_than_there_is_room_for(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "MOST_ROWS", 10)
+    monkeypatch.setattr(demand, "LEFT_BY_TIDYING", 8)
+
+    def missed(*sizes: int, count: int = 1) -> list[NewDemand]:
+        return [NewDemand(problem(size), DEVICE, POLICY_KEY, "none", count) for size in sizes]
+
+    def sizes() -> set[int]:
+        with database.read() as s:
+            return {row.problem["m"] for row in demand.ranked(s).rows}
+
+    for size in range(1, 10):
+        with database.begin() as s:
+            assert demand.add(s, missed(size)) == 1
+    with database.begin() as s:
+        assert demand.add(s, missed(1, 2, 10, 11, 12)) == 3  # two are known, for one there is room
+    assert len(sizes()) == 10
+    with database.begin() as s:
+        assert demand.add(s, missed(20, 21, count=10**6)) == 0
+        assert problems.get(s, problem(20).key) is None
+        assert demand.add(s, missed(4, 5, 6, 7, 8)) == 5
+    with database.begin() as s:
+        assert forget_demand(s, None) == 2
+    assert len(sizes()) == 8
+    assert not {3, 9} & sizes()  # asked for longest ago
+    with database.begin() as s:
+        assert forget_demand(s, None) == 0
+        assert demand.add(s, missed(30, 31, 32)) == 2
 
 
 def test_problems_are_stored_once(database: Database) -> None:

@@ -63,11 +63,12 @@ _EXAMPLE = {
 def post_demand(
     request: Request, body: Annotated[dict[str, Any], Depends(json_object)]
 ) -> schemas.DemandAccepted:
-    """Lookups of a client that found no exact answer, with how often: they become ranked tuning demand."""
+    """Lookups of a client that found no exact answer, with how often: they become ranked tuning demand. Fewer
+    are accepted where there is no room for new ones."""
     rows = lookup.parse_misses(body)
     with state_of(request).database.begin() as s:
-        demand.add(s, rows)
-    return schemas.DemandAccepted(accepted=len(rows))
+        accepted = demand.add(s, rows)
+    return schemas.DemandAccepted(accepted=accepted)
 
 
 @router.get(
