@@ -184,7 +184,7 @@ def test_bells_of_a_thread_that_died_are_rung_by_the_next(
     with monkeypatch.context() as context:
         context.setattr("service.bus.doorbell.make_celery", short_of_memory)
         bell.ring("search", 1)
-        assert died.wait(5.0)
+        assert died.wait(30.0)
     wait(lambda: "doorbell" not in {thread.name for thread in threading.enumerate()}, 20.0)
     bell.ring("search", 1)
     wait(lambda: redis.Redis.from_url(broker.url).llen("search") == 1, 30.0)
