@@ -123,11 +123,12 @@ class Streams:
                 f"This token has {most_of_one} event streams open; close some.",
                 value=of_one,
                 allowed=f"at most {most_of_one}",
-                headers={"Retry-After": "5"},
+                headers={"Retry-After": "5", "Connection": "close"},  # it would hold a file too
             )
         if self.open >= most_open:
             raise UnavailableError(
-                f"{most_open} event streams are open here; ask again.", headers={"Retry-After": "5"}
+                f"{most_open} event streams are open here; ask again.",
+                headers={"Retry-After": "5", "Connection": "close"},
             )
 
     @contextmanager

@@ -422,6 +422,7 @@ def test_streams_leave_files_for_everybody_else(settings: Settings, seed: Any) -
                         next(kept[-1])
                     else:
                         answer.read()
+                        assert answer.headers["Connection"] == "close"
                     answers[answer.status_code] += 1
                 found.append(answers)
             assert found == [{200: 25, 429: 2}] * 4 + [{503: 27}]
