@@ -55,6 +55,20 @@ def test_problem_documents_become_service_errors(peer: Any) -> None:
     assert (caught.value.status, caught.value.problem) == (422, document)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_answer_that_asks_for_patience_is_told_in_its_own_words(peer: Any, status: int) -> None:
+    document = {
+        "title": "Unavailable",
+        "detail": "The database does not answer; ask again.",
+        "status": status,
+    }
+    kind = "application/problem+json"
+    peer.routes["GET /v1/jobs"] = (status, document, kind, {"Retry-After": "1"})
+    with pytest.raises(ServiceError, match=f"answered {status}: The database does not answer") as caught:
+        Transport(peer.url).get("/v1/jobs")
+    assert caught.value.problem == document
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b"", b"{"])
 def test_errors_without_a_document_are_errors_too(peer: Any, body: bytes) -> None:
     peer.routes["GET /v1/jobs/1"] = (503, body, "application/json" if body == b"{" else "text/html")

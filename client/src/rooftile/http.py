@@ -176,7 +176,16 @@ class Transport:
             self._pid = os.getpid()
             self._pool = urllib3.PoolManager(
                 timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=READ_TIMEOUT_S),
-                retries=urllib3.Retry(connect=2, read=0, redirect=0, status=0, other=0, backoff_factor=0.2),
+                # A 503 with Retry-After is an answer too: what it says is told, not that there were too many.
+                retries=urllib3.Retry(
+                    connect=2,
+                    read=0,
+                    redirect=0,
+                    status=0,
+                    other=0,
+                    backoff_factor=0.2,
+                    respect_retry_after_header=False,
+                ),
             )
         return self._pool
 
