@@ -7,7 +7,7 @@ not counted. So that what is kept ready for each stays bounded, so many of one t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rooftile.problem import parse_problem
 from sqlalchemy.orm import Session
@@ -117,16 +117,19 @@ def _move(s: Session, job: JobRecord, to: JobState, message: str = "") -> None:
 
 def _wait(s: Session, job: JobRecord, todo: Sequence[JobProblemRecord]) -> None:
     keys = list(dict.fromkeys(row.device_key for row in todo if row.device_key is not None))
-    known = {key: devices.get(s, key) for key in keys}
+    jobs.move(s, job.id, JobState.WAITING, *why_without({key: devices.get(s, key) for key in keys}))
+
+
+def why_without(known: Mapping[str, DeviceRecord | None]) -> tuple[JobReason, str]:
+    """Why none of these devices (by key) takes work: the reason of a job that waits, and its message."""
     out = [one for one in known.values() if one is not None and one.reason and not one.connected]
-    if out and len(out) == len(keys):
-        jobs.move(s, job.id, JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE, _out_of_service(out[0]))
-        return
-    text = f"No worker for {', '.join(keys)} is connected."
+    if out and len(out) == len(known):
+        return JobReason.DEVICE_OUT_OF_SERVICE, _out_of_service(out[0])
+    text = f"No worker for {', '.join(known)} is connected."
     others = [one.waits_for for one in known.values() if one is not None and one.waits_for]
     if others:
         text = f"The device's worker waits: {others[0]}"
-    jobs.move(s, job.id, JobState.WAITING, JobReason.NO_DEVICE, text)
+    return JobReason.NO_DEVICE, text
 
 
 def _wait_for_worker(s: Session, job: JobRecord, text: str) -> None:

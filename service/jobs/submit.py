@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from search_space.family import Parameter
 from search_space.registry import get_family
+from service.jobs.lifecycle import why_without
 from service.jobs.request import Budget, JobRequest, Wanted
 from service.jobs.target import (
     Place,
@@ -25,7 +26,7 @@ from service.jobs.target import (
 )
 from service.store import devices, jobs
 from service.store.database import Database
-from service.store.enums import DeviceState, JobReason, JobState
+from service.store.enums import JobReason, JobState
 from service.store.records import DeviceRecord, JobRecord, NewJob, NewJobProblem, ProblemRecord
 
 DEFAULT_TRIALS = 64
@@ -78,7 +79,7 @@ def _new_job(s: Session, asked: JobRequest, token_id: int | None) -> NewJob:
                 _check_params(asked, wanted, spot, row, families)
     busy = [(wanted, spot) for wanted, spot in pairs if not wanted.problem.empty]
     budget = _budget(asked.budget, len(busy), timed=spots[0].device_key is not None)
-    state, reason = _first_state(busy, rows)
+    state, reason, message = _first_state(busy, rows)
     target = _target_json(spots)
     options = {
         "families": None if asked.families is None else list(asked.families),
@@ -111,22 +112,21 @@ def _new_job(s: Session, asked: JobRequest, token_id: int | None) -> NewJob:
         options=options,
         state=state,
         reason=reason,
+        message=message,
     )
 
 
 def _first_state(
     busy: Sequence[tuple[Wanted, Place]], rows: Mapping[str, DeviceRecord | None]
-) -> tuple[JobState, JobReason | None]:
+) -> tuple[JobState, JobReason | None, str]:
     if not busy:
-        return JobState.DONE, JobReason.EMPTY_PROBLEM
-    for _, spot in busy:
-        row = None if spot.device_key is None else rows.get(spot.device_key)
-        if spot.device_key is None or (row is not None and row.connected):
-            return JobState.QUEUED, None
-    found = [rows.get(spot.device_key or "") for _, spot in busy]
-    if all(row is not None and row.state is DeviceState.OUT_OF_SERVICE for row in found):
-        return JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE
-    return JobState.WAITING, JobReason.NO_DEVICE
+        return JobState.DONE, JobReason.EMPTY_PROBLEM, ""
+    if any(spot.device_key is None for _, spot in busy):
+        return JobState.QUEUED, None, ""
+    asked = {spot.device_key: rows.get(spot.device_key) for _, spot in busy if spot.device_key is not None}
+    if any(row is not None and row.connected for row in asked.values()):
+        return JobState.QUEUED, None, ""
+    return JobState.WAITING, *why_without(asked)
 
 
 def _target_json(spots: Sequence[Place]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
     job = Job(
         state=new.state,
         reason=new.reason,
-        message="",
+        message=new.message,
         priority=new.priority,
         seed=new.seed,
         token_id=new.token_id,

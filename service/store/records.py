@@ -181,6 +181,7 @@ class NewJob:
     state: JobState = JobState.QUEUED
     """QUEUED, WAITING, or DONE where there is nothing to do."""
     reason: JobReason | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,9 @@ def test_jobs_wait_while_their_device_is_out_of_service_and_go_on_afterwards(
     waiting = drive(both, job_id, proposer)
     assert (waiting.state, waiting.reason) == (JobState.WAITING, JobReason.DEVICE_OUT_OF_SERVICE)
     assert "fan" in waiting.message
+    later = job_of(both.db, post(both, force=True))
+    assert (later.state, later.reason, later.message) == (waiting.state, waiting.reason, waiting.message)
+    cancel(both.db, later.id)
     with both.db.begin() as s:
         devices.set_state(s, DEVICE, DeviceState.AVAILABLE)
     assert drive(both, job_id, proposer).state is JobState.DONE

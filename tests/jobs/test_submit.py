@@ -159,6 +159,7 @@ def test_auto_is_this_cpu_where_there_is_no_gpu(database: Database) -> None:
     job, _ = submit(database, {"problem": PROBLEM})
     assert job.target == {"device": here}
     assert (job.state, job.reason) == (JobState.WAITING, JobReason.NO_DEVICE)
+    assert job.message == f"No worker for {here} is connected."
 
 
 def test_auto_is_the_cpu_that_a_worker_brought_where_this_one_measures_nothing(database: Database) -> None:
