@@ -70,11 +70,12 @@ def list_(as_json: bool = _JSON) -> None:
     if as_json:
         print_json({"tokens": [_row(row) for row in rows]})
         return
-    table = Table("id", "name", "scopes", "created", "last used", "state", box=None, pad_edge=False)
+    table = Table("id", "name", "scopes", "created", "last used", "expires", "state", box=None, pad_edge=False)
     for row in rows:
         scopes = " ".join(sorted(row.scopes))
         used = _when(row.last_used_at)
-        table.add_row(str(row.id), row.name, scopes, _when(row.created_at), used, _state(row))
+        expires = _when(row.expires_at)
+        table.add_row(str(row.id), row.name, scopes, _when(row.created_at), used, expires, _state(row))
     table_console().print(table, markup=False)
 
 

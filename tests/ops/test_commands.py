@@ -115,6 +115,9 @@ def test_tokens(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     listed = _json(capsys, "token", "list")
     assert [row["name"] for row in listed["tokens"]] == ["robot"]
     assert made["token"] not in json.dumps(listed)
+    assert main(["token", "list"]) == 0
+    assert "expires" in (shown := capsys.readouterr().out)
+    assert listed["tokens"][0]["expires_at"][:10] in shown
     assert main(["token", "revoke", str(made["id"])]) == 0
     with database.read() as s:
         assert tokens.check(s, made["token"]) is None
