@@ -162,7 +162,8 @@ def reporting(alive: Sequence[WorkerRecord], out_of_service: Sequence[str]) -> C
         found += f"; out of service: {', '.join(out_of_service)}"
     lacking = [str(kind) for kind, count in counts.items() if not count]
     if lacking:
-        fix = f"Nobody does the work of {', '.join(lacking)}: `rooftile worker {lacking[0]}`."
+        commands = ", ".join(f"`rooftile worker {kind}`" for kind in lacking)
+        fix = f"Nobody does the work of {', '.join(lacking)}: run {commands}."
         return Check("workers", State.NOTE, found, fix)
     if out_of_service:
         return Check("workers", State.NOTE, found, "See its reason: `rooftile device list`.")

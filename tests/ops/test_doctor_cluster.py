@@ -117,7 +117,8 @@ def test_each_finding_says_what_to_do() -> None:
     assert "max_connections" in crowded.fix
     nobody = cluster.reporting([], [])
     assert nobody.state is State.NOTE
-    assert "rooftile worker search" in nobody.fix
+    for kind in ("search", "compile", "emulate", "measure"):
+        assert f"`rooftile worker {kind}`" in nobody.fix
 
 
 def test_options_of_celery_that_are_not_ours_are_told(
