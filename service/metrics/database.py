@@ -124,7 +124,7 @@ def _of(look: Figures) -> Iterable[Metric]:
         "rooftile_worker_heartbeat_age_seconds",
         "Since a worker of the kind last reported.",
         "kind",
-        {kind: one.youngest_s for kind, one in look.workers.items()},
+        {kind: one.youngest_s for kind, one in look.workers.items() if one.youngest_s is not None},
     )
     yield _by("rooftile_jobs", "Jobs by state.", "state", look.jobs)
     yield _by("rooftile_releases", "Releases by state.", "state", look.releases)

@@ -53,8 +53,8 @@ class WorkersOfKind:
     """The processes of one kind that are known."""
 
     states: dict[str, int]
-    youngest_s: float
-    """Since the last heartbeat of any of them."""
+    youngest_s: float | None
+    """Since the last heartbeat of any of them; None where none is known."""
 
 
 @dataclass(frozen=True)
@@ -216,13 +216,11 @@ def _workers(s: Session, now: datetime) -> dict[str, WorkersOfKind]:
     known = listing(s)
     for kind in WorkerKind:
         mine = [one for one in known if one.kind is kind]
-        if not mine:
-            continue
         states: Counter[str] = Counter({str(state): 0 for state in WorkerState} | {SILENT: 0})
         for one in mine:
             states[str(one.state) if one.alive else SILENT] += 1
-        youngest = max(one.heartbeat_at for one in mine)
-        out[str(kind)] = WorkersOfKind(dict(states), max(0.0, (now - youngest).total_seconds()))
+        ages = [max(0.0, (now - one.heartbeat_at).total_seconds()) for one in mine]
+        out[str(kind)] = WorkersOfKind(dict(states), min(ages, default=None))
     return out
 
 

@@ -51,6 +51,20 @@ def test_every_metric_that_it_names_is_told(app: FastAPI, client: TestClient, se
     assert {name for name in told if not name.endswith("_created")} - named == set()
 
 
+def test_the_alert_of_a_missing_kind_has_its_series_where_no_worker_of_the_kind_is_known(
+    client: TestClient,
+) -> None:
+    rule = re.search(
+        r"`sum by \(instance, kind\) \((rooftile_workers)\{kind=~\"(.*?)\",state=~\"(.*?)\"\}\) == 0`", TEXT
+    )
+    assert rule is not None
+    name, kinds, states = rule.groups()
+    told = client.get("/metrics").text
+    for kind in kinds.split("|"):
+        for state in states.split("|"):
+            assert f'{name}{{kind="{kind}",state="{state}"}} 0.0' in told
+
+
 def test_commands_exist() -> None:
     commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     known = set(commands["rooftile.commands"])
