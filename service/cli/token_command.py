@@ -70,7 +70,8 @@ def list_(as_json: bool = _JSON) -> None:
     if as_json:
         print_json({"tokens": [_row(row) for row in rows]})
         return
-    table = Table("id", "name", "scopes", "created", "last used", "expires", "state", box=None, pad_edge=False)
+    columns = ("id", "name", "scopes", "created", "last used", "expires", "state")
+    table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         scopes = " ".join(sorted(row.scopes))
         used = _when(row.last_used_at)

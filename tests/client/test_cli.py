@@ -136,8 +136,25 @@ def test_watch_says_once_why_a_problem_has_no_answer(service: Any, capsys: Captu
 def test_watch_gives_up_when_told(service: Any, capsys: Capture) -> None:
     service.routes["GET /v1/jobs/3"] = (200, {"id": 3, "state": "running", "counts": {}})
     code, out, err = run(capsys, "watch", "3", "--timeout", "0.2", "--json")
-    assert (code, document(out)["error"]) == (1, "job 3 is running after 0.2 s")
+    assert (code, document(out)["error"]) == (3, "job 3 is running after 0.2 s")
     assert "rooftile: job 3 is running" in err
+
+
+STEERED = [("cancel", "cancelled"), ("pause", "paused"), ("resume", "queued")]
+
+
+@pytest.mark.parametrize(("verb", "state"), STEERED)
+def test_a_job_is_steered(service: Any, capsys: Capture, verb: str, state: str) -> None:
+    service.routes[f"POST /v1/jobs/3:{verb}"] = (200, {"id": 3, "state": state, "counts": {"measured": 2}})
+    assert run(capsys, verb, "3")[:2] == (0, f"job 3  {state}  2 trials (2 measured)\n")
+    code, out, _ = run(capsys, verb, "3", "--json")
+    assert (code, document(out)["state"]) == (0, state)
+    refused = {"detail": "Job 3 belongs to another token; that needs the scope admin."}
+    service.routes[f"POST /v1/jobs/3:{verb}"] = (403, refused, "application/problem+json")
+    code, out, err = run(capsys, verb, "3")
+    assert (code, out) == (1, "")
+    assert "belongs to another token" in err
+    assert run(capsys, verb, "../x")[0] == 2
 
 
 def test_jobs(service: Any, capsys: Capture) -> None:

@@ -1,10 +1,11 @@
 """What does the command `rooftile` do? Its words, exit codes and `--json`.
 
-submit watch jobs trial best explain version are here; serve tune worker migrate token doctor come with the
-server distribution, through the entry-point group `rooftile.commands` (name -> main(argv) -> exit code).
+submit watch jobs cancel pause resume trial best explain version are here; serve tune worker migrate token
+doctor and the like come with the server distribution, through the entry-point group `rooftile.commands`
+(name -> main(argv) -> exit code).
 
-Exit codes: 0 done, 2 wrong use, 1 anything else. With --json there is exactly one JSON document on stdout,
-also when it fails ({"error": sentence, ...}); sentences for people go to stderr.
+Exit codes: 0 done, 2 wrong use, 3 not yet (watch --timeout), 1 anything else. With --json there is exactly
+one JSON document on stdout, also when it fails ({"error": sentence, ...}); sentences for people go to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 
 from rooftile.errors import FieldError, RooftileError, ServiceError, ServiceUnreachable
 
-DONE, FAILED, WRONG_USE = 0, 1, 2
+DONE, FAILED, WRONG_USE, NOT_YET = 0, 1, 2, 3
 
 GROUP = "rooftile.commands"
 SERVER_WORDS = (
@@ -70,6 +71,9 @@ OWN = {
     "submit": "Ask the service to tune a problem; returns at once with the job's id.",
     "watch": "Follow a job until it ends. Exit code 0 when it is done, 1 when it failed or was cancelled.",
     "jobs": "List the service's jobs, newest first.",
+    "cancel": "End a job; what it found stays. Where others asked for the same it goes on for them.",
+    "pause": "Stop a job for now; what is in flight ends.",
+    "resume": "Go on with a paused job.",
     "trial": "Show everything about one schedule that was tried: verdicts, counters, evidence.",
     "best": "Show the kernel that is served for a problem on this machine.",
     "explain": "Show everything the service knows about a problem: level, reason, schedule, evidence.",
@@ -147,7 +151,9 @@ def _guarded(call: Callable[[], int], *, as_json: bool) -> int:
         )
     except ServiceUnreachable as error:
         return _fail(FAILED, f"{error}; `rooftile serve` starts it on this machine", as_json)
-    except (RooftileError, TimeoutError) as error:
+    except TimeoutError as error:
+        return _fail(NOT_YET, error, as_json)
+    except RooftileError as error:
         return _fail(FAILED, error, as_json)
     except KeyboardInterrupt:
         return _fail(FAILED, "Interrupted.", as_json)

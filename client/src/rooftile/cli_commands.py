@@ -1,4 +1,4 @@
-"""What do submit, watch, jobs, best, explain and version do, and how do they show it? (trial: cli_trial.py)
+"""What do submit, watch, jobs, cancel and so on do, and how do they show it? (trial: cli_trial.py)
 
 Each entry of COMMANDS adds its arguments to a parser and gives back what to run.
 """
@@ -65,9 +65,27 @@ def submit(parser: argparse.ArgumentParser) -> Run:
 def watch(parser: argparse.ArgumentParser) -> Run:
     """rooftile watch JOB"""
     parser.add_argument("job", metavar="JOB", help="the job's id, as submit prints it")
-    parser.add_argument("--timeout", type=float, metavar="S", help="give up after so many seconds")
+    text = "give up after so many seconds, with exit code 3"
+    parser.add_argument("--timeout", type=float, metavar="S", help=text)
     _common(parser)
     return lambda args: _follow(_client(args).job(_job_id(args.job)), args.json, args.timeout)
+
+
+def _steer(parser: argparse.ArgumentParser, verb: str) -> Run:
+    """rooftile cancel|pause|resume JOB"""
+    parser.add_argument("job", metavar="JOB", help="the job's id, as submit prints it")
+    _common(parser)
+
+    def run(args: argparse.Namespace) -> int:
+        job = _client(args).job(_job_id(args.job))
+        getattr(job, verb)()
+        if args.json:
+            print_json(dict(job.data))
+        else:
+            print(_progress(job.data))
+        return DONE
+
+    return run
 
 
 def _job_id(text: str) -> str:
@@ -331,6 +349,9 @@ COMMANDS: dict[str, Callable[[argparse.ArgumentParser], Run]] = {
     "submit": submit,
     "watch": watch,
     "jobs": jobs,
+    "cancel": lambda parser: _steer(parser, "cancel"),
+    "pause": lambda parser: _steer(parser, "pause"),
+    "resume": lambda parser: _steer(parser, "resume"),
     "trial": trial,
     "best": best,
     "explain": explain,
