@@ -9,6 +9,7 @@ is stopped in order, and every row, process, lock and release is looked at. Rele
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import subprocess
@@ -47,6 +48,8 @@ DRAIN_MOST_S = 1800.0
 STILL_S = 150.0
 """Without any event: what has not ended by then never will."""
 STOP_S = 20.0
+LISTED_S = 1.5 * LEASE_S + 1.0
+"""For so long one that was killed is listed, and its device kept."""
 QUICK_MINUTES = 1.0
 JOBS_LEAST = 30
 
@@ -235,6 +238,7 @@ def run(folder: Path, minutes: float, seed: int, count: int) -> Outcome:
             for end in one.ends
             if end.why != OURS
         ]
+        _bury(tormented)
         failures += _stop(tormented)
         with tormented.database.read() as s:
             audit_store(s, crowd.posted, found)
@@ -285,6 +289,14 @@ def _drain(tormented: Cluster) -> None:
             seen, moved_at = latest, time.monotonic()
 
 
+def _bury(tormented: Cluster) -> None:
+    """Wait until those who were killed last are known to be dead: what is listed after the others have ended
+    in order was then left by one of these."""
+    ends = [end.at_s for one in tormented.processes for end in one.ends]
+    known_at = max(ends, default=0.0) + LISTED_S
+    time.sleep(max(0.0, known_at - time.monotonic()))
+
+
 def _stop(tormented: Cluster, *kinds: str) -> list[str]:
     """End them in order; what they should not have done."""
     told = []
@@ -328,6 +340,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers and mounts go too
+    os.environ["ROOFTILE_LEASE_S"] = str(LEASE_S)  # who lives is judged here as there
     minutes = QUICK_MINUTES if options.quick else options.minutes
     count = options.jobs or (8 if options.quick else max(JOBS_LEAST, round(3 * minutes)))
     try:

@@ -31,6 +31,8 @@ class End:
     """None: it should not have ended so."""
     said: str
     """Last of all, in its log."""
+    at_s: float
+    """When that was seen, monotonic."""
 
 
 def explain(status: int, said: str, *, killed: bool, starved: bool) -> str | None:
@@ -103,10 +105,9 @@ class Process:
             if not self.ended_at:
                 starved = time.monotonic() - self.starved_at < STARVED_S
                 said = self.said(600)
-                self.ends.append(
-                    End(status, explain(status, said, killed=self.killed, starved=starved), said)
-                )
+                why = explain(status, said, killed=self.killed, starved=starved)
                 self.ended_at = time.monotonic()
+                self.ends.append(End(status, why, said, self.ended_at))
             if self.resting or time.monotonic() - self.ended_at < RESTART_S:
                 return
             self.ended_at = 0.0
