@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from fastapi import FastAPI
+from rooftile.cli import OWN
 from starlette.testclient import TestClient
 from support.api import Seed
 
@@ -67,7 +68,7 @@ def test_the_alert_of_a_missing_kind_has_its_series_where_no_worker_of_the_kind_
 
 def test_commands_exist() -> None:
     commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    known = set(commands["rooftile.commands"])
+    known = {*commands["rooftile.commands"], *OWN}
     assert set(re.findall(r"`rooftile ([a-z]+)", TEXT)) <= known
 
 
