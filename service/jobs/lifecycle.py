@@ -46,7 +46,7 @@ _REASONS = {
 def before_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) -> Step | None:
     """A queued or waiting job starts when a device of it is connected and free."""
     todo = [row for row in rows if row.state not in _ENDED]
-    if job.reason is JobReason.NO_WORKER and all(manning.lacking(s, row) for row in todo):
+    if todo and job.reason is JobReason.NO_WORKER and all(manning.lacking(s, row) for row in todo):
         return None
     if not todo or any(startable(s, job, row) or _goes_on(s, job, row) for row in todo):
         return Write("run", lambda w: _move(w, job, JobState.RUNNING))

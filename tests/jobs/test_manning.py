@@ -14,9 +14,16 @@ from service.jobs.advance import advance
 from service.jobs.submit import submit
 from service.periods import alive_s
 from service.search.proposer import Proposer
-from service.store import clock, workers
+from service.store import clock, jobs, workers
 from service.store.database import Database
-from service.store.enums import JobReason, JobState, WorkerKind, WorkerState
+from service.store.enums import (
+    JobProblemReason,
+    JobProblemState,
+    JobReason,
+    JobState,
+    WorkerKind,
+    WorkerState,
+)
 from service.store.models import Trial
 
 PROBLEM: dict[str, Any] = {"op": "gemm", "m": 8, "n": 64, "k": 64, "dtype": "f32"}
@@ -61,6 +68,20 @@ def test_a_job_whose_kernels_nobody_compiles_waits_and_says_so(both: Hands, prop
     running = job_of(both.db, job_id)
     assert (running.state, running.reason, running.message) == (JobState.RUNNING, None, "")
     assert drive(both, job_id, proposer).state is JobState.DONE
+
+
+def test_one_with_nothing_left_to_do_waits_for_nobody(hands: Hands, proposer: Proposer) -> None:
+    compiler(hands.db, "sm_80")
+    job_id = post(hands)
+    advance(hands.db, job_id, proposer)
+    some_time_ago(hands.db)
+    advance(hands.db, job_id, proposer)
+    assert job_of(hands.db, job_id).reason is JobReason.NO_WORKER
+    with hands.db.begin() as s:
+        for row in jobs.problems(s, job_id):
+            jobs.move_problem(s, row.id, JobProblemState.FAILED, JobProblemReason.INTERNAL_ERROR, "a test")
+    assert advance(hands.db, job_id, proposer)
+    assert job_of(hands.db, job_id).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("data", [[ARCH], None])
