@@ -155,8 +155,12 @@ class Keeper:
 
     # -- life -------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Report at once (errors are the caller's), then from a thread. Once more is another report."""
+    def start(self, getting_ready: str | None = None) -> None:
+        """Report at once (errors are the caller's), then from a thread. Once more is another report.
+
+        `getting_ready` says what is to be done before anything can be claimed: until the next start the
+        worker waits for that, with its device its own."""
+        self._lacking = getting_ready
         self._beat()
         if self._thread is not None:
             return

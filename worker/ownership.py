@@ -44,7 +44,8 @@ def wait_for_device(
 ) -> DeviceOwnership:
     """`own_device`, for as long as somebody else has it. Meanwhile the worker's row says that it waits and
     for whom, and so does its log, less and less often. From then on the keeper reports and keeps the lease:
-    to get ready (its tools, the roof) may take longer than that lasts."""
+    to get ready (its tools, the roof) may take longer than that lasts. No job's seconds run meanwhile: the
+    device counts as connected from the keeper's next start on."""
     began = time.monotonic()
     pause_s, tell_at, tell_s, report_at = PAUSE_FIRST_S, began + TELL_AFTER_S, TELL_AFTER_S, began
     while True:
@@ -66,7 +67,7 @@ def wait_for_device(
             if tell_s > TELL_AFTER_S:
                 _log.error(f"the device is free after {time.monotonic() - began:.0f} s")
             try:
-                keeper.start()
+                keeper.start("It is getting ready: tools, and how fast the device can be.")
             except BaseException:
                 ownership.close()
                 raise

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from service.store import leases, workers
 from service.store.database import Database
-from service.store.enums import WorkerKind
-from service.store.records import LeaseRecord
+from service.store.enums import WorkerKind, WorkerState
+from service.store.records import LeaseRecord, WorkerRecord
 from worker.keeper import Keeper
 from worker.ownership import wait_for_device
 
@@ -86,6 +86,12 @@ def test_it_is_kept_while_its_worker_gets_ready(database: Database, monkeypatch:
             return bool(now.expires_at > first.expires_at)
 
         wait(extended)
+        assert (row_of(database).state, "getting ready" in row_of(database).data["waits_for"]) == (
+            WorkerState.WAITING,
+            True,
+        )
+        keeper.start()
+        assert (row_of(database).state, "waits_for" in row_of(database).data) == (WorkerState.IDLE, False)
     finally:
         keeper.stop()
         ownership.close()
@@ -97,9 +103,13 @@ def device_held(database: Database, keeper: Keeper) -> LeaseRecord | None:
 
 
 def reported(database: Database) -> Any:
+    return row_of(database).heartbeat_at
+
+
+def row_of(database: Database) -> WorkerRecord:
     with database.read() as s:
         (row,) = workers.listing(s)
-    return row.heartbeat_at
+    return row
 
 
 def wait(condition: Callable[[], bool]) -> None:
