@@ -154,11 +154,20 @@ class JobProblemState(Word):
 
     QUEUED = "queued", "The problems before it come first."
     SEARCHING = "searching", "Schedules are proposed, compiled and measured."
+    RESTING = "resting", "Searched in part; at present another problem of its job gains more by the budget."
     RACING = "racing", "Finalists, default, incumbent and Baseline run against each other."
     PROVING = "proving", "No device was asked for: the best by the cost model run in the emulator."
     DONE = "done", "It has its answer, which may be that the Baseline wins."
     FAILED = "failed", "No answer; the reason says why."
     CANCELLED = "cancelled", "Its job ended first."
+
+
+class JobProblemRole(Word):
+    """What a problem of a job is there for."""
+
+    SEARCH = "search", "To be tuned."
+    CROSS = "cross", "A tuned size of a sweep once more, with the winners of its neighbours."
+    HELD_OUT = "held_out", "A size of a sweep that is not tuned: what does the table lose there?"
 
 
 class JobProblemReason(Word):

@@ -15,7 +15,7 @@ from . import problems as problem_rows
 from .enums import JobProblemReason, JobProblemState, JobReason, JobState
 from .errors import Conflict, NotFound
 from .models import Job, JobProblem, Problem
-from .records import JobProblemRecord, JobRecord, Json, NewJob, Page, ProblemName
+from .records import JobProblemRecord, JobRecord, Json, NewJob, NewJobProblem, Page, ProblemName
 from .sql import changed, insert_ignoring
 from .transitions import JOB, JOB_PROBLEM, final
 
@@ -75,30 +75,21 @@ def create(s: Session, new: NewJob) -> tuple[JobRecord, bool]:
         s.add(job)
         s.flush()
     for position, one in enumerate(new.problems):
-        problem_rows.put(s, one.problem)
-        s.add(
-            JobProblem(
-                job_id=job.id,
-                position=position,
-                problem_key=one.problem.key,
-                device_key=one.device_key,
-                arch=one.arch,
-                weight=one.weight,
-                state=JobProblemState.DONE if ended else JobProblemState.QUEUED,
-                reason=JobProblemReason.EMPTY_PROBLEM if ended else None,
-                message="",
-                budget_trials=one.budget_trials,
-                budget_seconds=one.budget_seconds,
-                budget_device_seconds=one.budget_device_seconds,
-                seed=one.seed,
-                finished_at=now if ended else None,
-                shared_s=0.0,
-                search={},
-            )
-        )
+        _add(s, job.id, position, one, now if ended else None)
     s.flush()
     moves.born(s, job, at=now)
     return _job(job, now), True
+
+
+def extend(s: Session, job_id: int, more: Sequence[NewJobProblem]) -> None:
+    """Gives a running job more problems; nothing once it has ended."""
+    job = lock(s, job_id)
+    if job.state in _JOB_FINAL:
+        return
+    last = s.scalar(select(func.max(JobProblem.position)).where(JobProblem.job_id == job_id))
+    for position, one in enumerate(more, 0 if last is None else last + 1):
+        _add(s, job_id, position, one, None)
+    s.flush()
 
 
 def get(s: Session, job_id: int) -> JobRecord | None:
@@ -310,7 +301,7 @@ def move_problem(
     if row.state is to:
         _set(s, row, columns)
     else:
-        if to is JobProblemState.SEARCHING:
+        if to is JobProblemState.SEARCHING and row.started_at is None:
             columns["started_at"] = now
         if to in _PROBLEM_FINAL:
             columns["finished_at"] = now
@@ -353,6 +344,33 @@ def _joined(s: Session, twin: Job, new: NewJob, now: datetime) -> JobRecord:
         if job.state is JobState.PAUSED:
             return move(s, job.id, JobState.QUEUED)
     return _job(job, now)
+
+
+def _add(s: Session, job_id: int, position: int, one: NewJobProblem, ended_at: datetime | None) -> None:
+    """`ended_at`: of a job that has nothing to do."""
+    problem_rows.put(s, one.problem)
+    s.add(
+        JobProblem(
+            job_id=job_id,
+            position=position,
+            problem_key=one.problem.key,
+            device_key=one.device_key,
+            arch=one.arch,
+            weight=one.weight,
+            role=one.role,
+            line=one.line,
+            state=JobProblemState.QUEUED if ended_at is None else JobProblemState.DONE,
+            reason=None if ended_at is None else JobProblemReason.EMPTY_PROBLEM,
+            message="",
+            budget_trials=one.budget_trials,
+            budget_seconds=one.budget_seconds,
+            budget_device_seconds=one.budget_device_seconds,
+            seed=one.seed,
+            finished_at=ended_at,
+            shared_s=0.0,
+            search=dict(one.search),
+        )
+    )
 
 
 def _open_twin(s: Session, dedup_key: str) -> Job | None:
@@ -439,6 +457,8 @@ def _problem(row: JobProblem, problem: Problem, now: datetime) -> JobProblemReco
         seed=row.seed,
         search=row.search,
         shared_s=row.shared_s,
+        role=row.role,
+        line=row.line,
         started_at=row.started_at,
         finished_at=row.finished_at,
         elapsed_s=0.0 if row.started_at is None else max(0.0, (end - row.started_at).total_seconds()),

@@ -35,6 +35,7 @@ from .enums import (
     EntrantRole,
     EventKind,
     JobProblemReason,
+    JobProblemRole,
     JobProblemState,
     JobReason,
     JobState,
@@ -219,6 +220,9 @@ class JobProblem(Base):
     device_key: Mapped[str | None] = mapped_column(String(128))
     arch: Mapped[str] = mapped_column(String(64))
     weight: Mapped[float] = mapped_column(Float)
+    role: Mapped[JobProblemRole] = mapped_column(WordColumn(JobProblemRole), server_default="search")
+    # which of the job's sweeps it belongs to
+    line: Mapped[int | None] = mapped_column(Integer)
     state: Mapped[JobProblemState] = mapped_column(WordColumn(JobProblemState))
     reason: Mapped[JobProblemReason | None] = mapped_column(WordColumn(JobProblemReason))
     message: Mapped[str] = mapped_column(Text)
@@ -569,6 +573,52 @@ class Release(Base):
         Index("ix_releases_trial_id", "trial_id"),  # whom a verdict speaks for
         Index("ix_releases_schedule", "arch", "schedule_key", "toolchain_key"),  # quarantined
     )
+
+
+class DispatchTable(Base):
+    """Which release to use at which size of a layer, as one sweep of a job found."""
+
+    __tablename__ = "dispatch_tables"
+    id: Mapped[int] = _id()
+    layer_key: Mapped[str] = mapped_column(Sha256)
+    device_key: Mapped[str] = mapped_column(String(128))
+    policy_key: Mapped[str] = mapped_column(Sha256)
+    # plain numbers: a table outlives the job that found it
+    job_id: Mapped[int] = mapped_column(BigId)
+    line: Mapped[int] = mapped_column(Integer)
+    # the size that was swept; the other open sizes are in `fixed`
+    axis: Mapped[str] = mapped_column(String(32))
+    low: Mapped[int] = mapped_column(BigId)
+    high: Mapped[int] = mapped_column(BigId)
+    created_at: Mapped[datetime] = _time()
+    fixed: Mapped[dict[str, Any]] = _json()
+    # at each tuned size: who won, and what others lost there
+    tuned: Mapped[list[Any]] = _json()
+    held_out: Mapped[list[Any]] = _json()
+
+    __table_args__ = (
+        UniqueConstraint("job_id", "line", "device_key"),
+        Index("ix_dispatch_tables_layer", "layer_key", "device_key", "policy_key", "id"),  # newest
+    )
+
+
+class DispatchInterval(Base):
+    """Sizes from low to high, both included."""
+
+    __tablename__ = "dispatch_intervals"
+    table_id: Mapped[int] = mapped_column(
+        BigId, ForeignKey("dispatch_tables.id", ondelete="CASCADE"), primary_key=True
+    )
+    low: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
+    high: Mapped[int] = mapped_column(BigId)
+    # the tuned size whose release it is
+    tuned_at: Mapped[int] = mapped_column(BigId)
+    release_id: Mapped[int] = mapped_column(BigId)
+    # None: the vendor's kernel
+    schedule_key: Mapped[str | None] = mapped_column(Sha256)
+    # estimated, against the best known; None where nothing is known
+    mean_loss: Mapped[float | None] = mapped_column(Float)
+    worst_loss: Mapped[float | None] = mapped_column(Float)
 
 
 # ---------------------------------------------------------------- events, access, demand

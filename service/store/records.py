@@ -21,6 +21,7 @@ from .enums import (
     EntrantRole,
     EventKind,
     JobProblemReason,
+    JobProblemRole,
     JobProblemState,
     JobReason,
     JobState,
@@ -159,6 +160,10 @@ class NewJobProblem:
     budget_seconds: float | None = None
     budget_device_seconds: float | None = None
     seed: int = 0
+    role: JobProblemRole = JobProblemRole.SEARCH
+    line: int | None = None
+    """Which of the job's sweeps it belongs to."""
+    search: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -236,9 +241,63 @@ class JobProblemRecord:
     started_at: datetime | None
     finished_at: datetime | None
     elapsed_s: float
+    """Seconds since it was started (to its end, if ended), by the database's clock; 0 before."""
     shared_s: float
     """Seconds in which its device worked for other jobs while it was under way."""
-    """Seconds since it was started (to its end, if ended), by the database's clock; 0 before."""
+    role: JobProblemRole = JobProblemRole.SEARCH
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class DispatchIntervalRecord:
+    """Sizes from low to high, both included, for which one release is to be used."""
+
+    low: int
+    high: int
+    tuned_at: int
+    """The tuned size whose release it is."""
+    release_id: int
+    schedule_key: str | None
+    """None: the vendor's kernel."""
+    mean_loss: float | None
+    """Estimated, over the sizes of the interval: how much longer than the best known, as a share."""
+    worst_loss: float | None
+
+
+@dataclass(frozen=True)
+class NewDispatchTable:
+    """What a sweep ends in."""
+
+    layer_key: str
+    device_key: str
+    policy_key: str
+    job_id: int
+    line: int
+    axis: str
+    low: int
+    high: int
+    fixed: Json
+    tuned: Sequence[Json]
+    held_out: Sequence[Json]
+    intervals: Sequence[DispatchIntervalRecord]
+
+
+@dataclass(frozen=True)
+class DispatchTableRecord:
+    id: int
+    layer_key: str
+    device_key: str
+    policy_key: str
+    job_id: int
+    line: int
+    axis: str
+    low: int
+    high: int
+    fixed: Json
+    tuned: tuple[Json, ...]
+    held_out: tuple[Json, ...]
+    intervals: tuple[DispatchIntervalRecord, ...]
+    created_at: datetime
 
 
 # ---------------------------------------------------------------- trials: work and outcomes
