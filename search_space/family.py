@@ -47,15 +47,24 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the cost model expects: the time, what bounds it, and the time of each part."""
+    """What the cost model expects, and why."""
 
     time_us: float
     bound: str
+    """What would have to be faster first."""
     terms: Mapping[str, float] = field(default_factory=dict)
+    """Microseconds by what they go to; together they are the time."""
+    demands: Mapping[str, float] = field(default_factory=dict)
+    """Microseconds that each unit (tensor cores, memory...) would take with nothing else in its way."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of this estimate."""
-        return {"time_us": self.time_us, "bound": self.bound, "terms": dict(self.terms)}
+        return {
+            "time_us": self.time_us,
+            "bound": self.bound,
+            "terms": dict(self.terms),
+            "demands": dict(self.demands),
+        }
 
 
 @dataclass(frozen=True)

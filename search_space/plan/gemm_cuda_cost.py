@@ -1,34 +1,44 @@
-"""How long should a schedule of a CUDA GEMM family take? A roofline with tile quantisation and waves.
+"""How long should a schedule of gemm_sm70 or gemm_sm80 take? What a block does; gemm_cuda_time adds it up.
 
-It orders candidates before any ran; nothing is promised of its microseconds. An SM's blocks share its tensor
-cores, its shared-memory port (128 bytes a cycle) and its part of L2; a wave ends with its slowest block.
+It orders candidates before any ran; nothing is promised of its microseconds. Such a block copies, multiplies
+and stores one tile; an SM holds as many of them as shared memory and registers allow.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from search_space.family import Estimate
 from search_space.gpu_device import GpuDevice
-from search_space.plan.gemm_cuda_plan import REDUCE, WHOLE, Grid
+from search_space.plan import gemm_cuda_time as time
+from search_space.plan.gemm_cuda_plan import LAST, WHOLE, Grid
 from search_space.plan.gemm_cuda_shape import Shape
 
-_LAUNCH_US = 2.5
-_SECOND_LAUNCH_US = 1.5
-_LATENCY_US = 0.7
-"""From the issue of a copy to its data, memory busy."""
+LATENCY_US = 0.7
+"""From the issue of a copy to its data, memory busy; idle 0.4 to 0.5 (microbenchmarks of V100, A100)."""
+_BEGIN_US = 0.3
+"""A block's start beside its first copies."""
 _SMEM_BYTES_PER_CYCLE = 128
+_L2_BYTES_PER_CYCLE = 64
+"""From L2 to an SM (white papers of V100, A100)."""
+_L2_ALL_BYTES_PER_CYCLE = {"sm_70": 0.7 * 2048, "sm_80": 0.6 * 5120, "sm_90a": 6000}
+"""From L2 to all SMs: V100 2048, A100 5120 at most (NVIDIA's white papers), of which a V100 reaches 2155 GB/s
+(Jia et al. 2018); that an A100, whose L2 has two halves, reaches less is a guess. sm_90a: gemm_sm90_cost."""
 _L2_OVER_DRAM = 3.0
-"""L2's rate over memory's: 2 to 4 in public microbenchmarks of V100, A100 and H100."""
-_WARPS_TO_FILL = 4
-"""Tensor cores of an SM; each needs a warp, and two hide its latency better."""
-_STEP_BYTES = 32
+"""L2's rate over memory's where the white paper is silent: 2 to 4 in public microbenchmarks."""
+_TURN_CYCLES = 40
+"""Of a tile of k beside its products: a barrier, waiting for copies, addresses."""
+_STORE_CYCLES = 0.3
+"""Of a sum on its way out, beside its bytes."""
+_DIRECT = 1.3
+"""Bytes that move for a byte of result that leaves straight from fragments: half-filled sectors."""
+STEP_BYTES = 32
 """Of k that fragments hold at once."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What of a schedule the model looks at, beside its grid."""
 
     bk: int
@@ -41,6 +51,9 @@ class Work:
     """Results leave in whole vectors."""
     mma_share: float
     """Of the device's peak that the instruction reaches."""
+    fill_a: float
+    """What a byte of A costs of the shared-memory port on its way in: 1 in copies of 16 bytes."""
+    fill_b: float
     reads: float = 1.0
     """How often shared memory is read beyond what fragments hold."""
 
@@ -61,70 +74,72 @@ def occupancy(device: GpuDevice, g: Grid, w: Work) -> int:
 
 def predict(shape: Shape, device: GpuDevice, g: Grid, w: Work) -> Estimate:
     """The time, what bounds it, and the time of each part."""
-    rows, columns = -(-max(shape.m, 1) // g.bm), -(-max(shape.n, 1) // g.bn)
-    blocks = rows * columns * shape.batch * g.splits
-    k_tiles = ceil(ceil(shape.k_work / w.bk) / g.splits)
-    held = min(occupancy(device, g, w), -(-blocks // device.sms))
-    waves = -(-blocks // (device.sms * held))
+    rates = _rates(device, shape.a.dtype, w.mma_share)
+    m, n = max(shape.m, 1), max(shape.n, 1)
+    rows, columns = -(-m // g.bm), -(-n // g.bn)
+    steps = ceil(ceil(shape.k_work / w.bk) / g.splits)
+    at_once = device.sms * occupancy(device, g, w)
+    blocks = time.Blocks(rows * columns * shape.batch * g.splits, 1, at_once, device.sms, False)
+    operands = shape.batch * time.operand_bytes(
+        (m * shape.k_work * shape.a.size, n * shape.k_work * shape.b.size),
+        (rows, columns),
+        at_once,
+        g.group,
+        g.along_m,
+        device.l2_bytes,
+    )
+    read = (shape.beta > 0) + shape.residual
+    outs = g.bm * g.bn * shape.out_size * ((1.0 if w.staged else _DIRECT) + read)
+    reduce_us = 0.0
+    if g.split != WHOLE:
+        outs, read = g.bm * g.bn * 4.0, 0
+        reduce_us = time.reduce_us(blocks.units * outs, g.split == LAST, rates)
+    kernel = time.Kernel(
+        blocks=blocks,
+        steps=steps,
+        step=_step(shape, device, g, w, rates, operands / (blocks.units * max(steps, 1))),
+        start_us=_BEGIN_US + LATENCY_US,
+        out_bytes=outs,
+        out_share=time.MIXED_SHARE if read else 1.0,
+        store_us=g.bm * g.bn / 128 * _STORE_CYCLES / (device.ghz * 1e3),
+        exposed=1.0,
+        flops=2.0 * shape.batch * m * n * shape.k_work,
+        operand_bytes=operands,
+        cold_bytes=min(operands, device.l2_bytes),
+        launch_us=time.LAUNCH_US,
+        reduce_us=reduce_us,
+    )
+    return time.predict(kernel, rates)
 
-    mma = _mma_us(shape, device, g, w, held)
-    smem = _smem_us(shape, device, g, w, held)
-    l2 = held * sum(_tile_bytes(shape, g, w)) * device.sms / (device.dram_gbs * _L2_OVER_DRAM * 1e3)
-    wait = _LATENCY_US / max(w.tiles_ahead, 1)
-    step = max(mma, smem, l2, wait)
-    main = waves * (k_tiles * step + _LATENCY_US)
 
-    out = shape.batch * shape.m * shape.n * shape.out_size
-    reads = out * ((shape.beta > 0) + shape.residual)
-    scattered = 1.0 if w.staged else 1.3  # direct stores fill half a sector's worth of a line at a time
-    sums = 0 if g.split == WHOLE else 2 * _split_bytes(shape, g, rows * columns)
-    tail = (out * scattered + reads + sums) / (device.dram_gbs * 1e3)
-    dram = _dram_bytes(shape, device, g, rows, columns) / (device.dram_gbs * 1e3)
-
-    terms = {
-        "launch": _LAUNCH_US + (_SECOND_LAUNCH_US if g.split != WHOLE else 0.0),
-        "main": main,
-        "dram": dram,
-        "epilogue": tail,
-    }
-    total = terms["launch"] + max(main, dram) + tail
-    parts = {"tensor cores": mma, "shared memory": smem, "L2": l2, "latency": wait}
-    bound = "memory" if dram > main else max(parts, key=lambda name: parts[name])
-    return Estimate(total, bound, terms)
+@lru_cache(maxsize=64)
+def _rates(device: GpuDevice, dtype: str, mma_share: float) -> time.Rates:
+    mhz = device.ghz * 1e3
+    l2 = _L2_ALL_BYTES_PER_CYCLE.get(device.arch.name)
+    return time.Rates(
+        flops=device.peak_gflops(dtype) * 1e3 * mma_share / device.sms,
+        smem=_SMEM_BYTES_PER_CYCLE * mhz,
+        l2_sm=_L2_BYTES_PER_CYCLE * mhz,
+        l2_all=l2 * mhz if l2 else device.dram_gbs * 1e3 * _L2_OVER_DRAM,
+        memory=device.dram_gbs * 1e3 * time.MEMORY_SHARE,
+    )
 
 
-def _mma_us(shape: Shape, device: GpuDevice, g: Grid, w: Work, held: int) -> float:
-    """One tile of k of the blocks that an SM holds, on its tensor cores."""
+def _step(
+    shape: Shape, device: GpuDevice, g: Grid, w: Work, rates: time.Rates, memory_bytes: float
+) -> time.Step:
+    """A tile of k of one block."""
     warps = g.threads // 32
-    rate = device.peak_gflops(shape.a.dtype) * w.mma_share / device.sms * 1e3
-    busy = min(1.0, held * warps / _WARPS_TO_FILL) * (0.9 if held * warps < 2 * _WARPS_TO_FILL else 1.0)
-    return held * 2.0 * g.bm * g.bn * w.bk / (rate * busy)
-
-
-def _smem_us(shape: Shape, device: GpuDevice, g: Grid, w: Work, held: int) -> float:
-    """The same through the shared-memory port: fragments out of it, copies into it."""
-    warps = g.threads // 32
-    steps = w.bk * shape.a.size // _STEP_BYTES
-    read = warps * steps * (w.wm + w.wn) * _STEP_BYTES * w.reads
-    return held * (read + sum(_tile_bytes(shape, g, w))) / (_SMEM_BYTES_PER_CYCLE * device.ghz * 1e3)
-
-
-def _tile_bytes(shape: Shape, g: Grid, w: Work) -> tuple[int, int]:
-    return g.bm * w.bk * shape.a.size, g.bn * w.bk * shape.b.size
-
-
-def _split_bytes(shape: Shape, g: Grid, tiles: int) -> int:
-    if g.split == REDUCE:
-        return shape.batch * shape.m * shape.n * 4 * g.splits
-    return shape.batch * tiles * g.bm * g.bn * 4 * g.splits
-
-
-def _dram_bytes(shape: Shape, device: GpuDevice, g: Grid, rows: int, columns: int) -> float:
-    """A and B as often as they leave L2 between two bands of tiles."""
-    a = shape.m * shape.k_work * shape.a.size
-    b = shape.n * shape.k_work * shape.b.size
-    # A band of `group` tiles keeps its own operand; the other one passes by once for each band.
-    along, across = (b, rows) if g.along_m else (a, columns)
-    band = -(-across // g.group)
-    again = min(band, rows if g.along_m else columns) if along > device.l2_bytes / 2 else 1
-    return shape.batch * (a + b + along * (again - 1))
+    pieces = w.bk * shape.a.size // STEP_BYTES
+    read = warps * pieces * (w.wm + w.wn) * STEP_BYTES * w.reads
+    a, b = g.bm * w.bk * shape.a.size, g.bn * w.bk * shape.b.size
+    mma = 2.0 * g.bm * g.bn * w.bk / rates.flops
+    return time.Step(
+        mma_us=mma,
+        warps=warps,
+        beside_us=_TURN_CYCLES / (device.ghz * 1e3),
+        smem_bytes=read + a * w.fill_a + b * w.fill_b,
+        l2_bytes=a + b,
+        memory_bytes=memory_bytes,
+        latency_us=LATENCY_US / w.tiles_ahead if w.tiles_ahead else LATENCY_US + mma,
+    )

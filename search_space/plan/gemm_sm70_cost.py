@@ -15,6 +15,8 @@ from search_space.schedule import Schedule
 _MMA_SHARE = {"sm_70": 0.75, "sm_90a": 0.4}
 """Of the peak that WMMA reaches: public measurements are 45 % on sm_120 and 8 % on H100 for simple kernels;
 sm_70's own instruction is what WMMA was made for."""
+_SINGLE = 0.85
+"""With one buffer in shared memory all wait while it is filled; a guess."""
 _READS = 1.5
 """Volta's fragments are held twice in a warp, and each half reads its own."""
 
@@ -29,7 +31,10 @@ def predict(problem: Problem, device: GpuDevice, schedule: Schedule) -> Estimate
         registers=t.registers(shape),
         tiles_ahead=1,
         staged=True,
-        mma_share=_MMA_SHARE[device.arch.name] * (1.0 if t.stages == 2 else 0.85),
+        mma_share=_MMA_SHARE[device.arch.name] * (1.0 if t.stages == 2 else _SINGLE),
+        # Narrower reads are more of them, and they go through registers to shared memory all the same.
+        fill_a=16 / t.copy_a,
+        fill_b=16 / t.copy_b,
         reads=_READS * (1.0 if t.pad else 4.0),  # rows of a multiple of 128 bytes meet in the same banks
     )
-    return gemm_cuda_cost.predict(shape, device, grid_of(shape, schedule), work)
+    return gemm_cuda_cost.predict(shape, device, grid_of(shape, schedule, t), work)

@@ -93,9 +93,9 @@ def parameters(problem: Problem, device: GpuDevice) -> tuple[Parameter, ...]:
     )  # fmt: skip
 
 
-def grid_of(shape: Shape, s: Schedule) -> Grid:
+def grid_of(shape: Shape, s: Schedule, tile: Tile | None = None) -> Grid:
     """What of a schedule the launch depends on."""
-    t, splits = Tile.of(s), s.integer("split_k")
+    t, splits = tile or Tile.of(s), s.integer("split_k")
     return Grid(
         bm=t.bm,
         bn=t.bn,
