@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from search_space.device import Device
 from search_space.registry import get_family
-from service.jobs.submit import problem_record
+from service.jobs.problem_rows import problem_record
 from service.store import devices, jobs, races, releases, trials
 from service.store.database import Database
 from service.store.enums import (

@@ -21,8 +21,8 @@ from search_space.registry import why_not
 from service.api import pages, render, schemas
 from service.api.routes.params import absent
 from service.jobs.decide import UNRACED
+from service.jobs.problem_rows import problem_record
 from service.jobs.request import CACHES, LAUNCHES
-from service.jobs.submit import problem_record
 from service.jobs.target import auto_device, policy_key, resolve_policy
 from service.store import devices, jobs, problems, releases, trials
 from service.store.enums import JobProblemState, ReleaseState, TrialState, Winner

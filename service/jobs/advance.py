@@ -17,13 +17,13 @@ from sqlalchemy.orm import Session
 
 from service import periods
 from service.host import host_name
-from service.jobs import lifecycle, racing, ranking, searching
+from service.jobs import lifecycle, probing, racing, ranking, searching
 from service.jobs.errors import NoLegalSchedule
 from service.jobs.proposing import Ask, Proposer
 from service.jobs.step import PutAside, Question, Rest, Step, Write
 from service.store import jobs, leases, trials
 from service.store.database import Database
-from service.store.enums import JobProblemReason, JobProblemState, JobState
+from service.store.enums import JobProblemReason, JobProblemRole, JobProblemState, JobState
 from service.store.records import JobProblemRecord, JobRecord
 
 _log = structlog.get_logger("rooftile.jobs")
@@ -109,6 +109,8 @@ def _all_of(rests: Sequence[Rest | None]) -> Rest | None:
 
 
 def _problem_step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | Rest | None:
+    if row.role is not JobProblemRole.SEARCH:
+        return probing.step(s, job, row)
     if row.state is JobProblemState.SEARCHING:
         return searching.step(s, job, row)
     if row.state is JobProblemState.RACING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from service.jobs.lines import weight_to_come
 from service.store.enums import JobProblemReason, TrialState
 from service.store.records import JobProblemRecord, JobRecord, Spent, TrialProgress
 
@@ -39,7 +40,7 @@ def left_over(job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemR
     if job.budget_seconds is None:
         return None
     mine = [one for one in rows if one.device_key == row.device_key]
-    open_weight = sum(one.weight for one in mine if one.finished_at is None)
+    open_weight = sum(one.weight for one in mine if one.finished_at is None) + weight_to_come(job, mine)
     left = job.budget_seconds - job.ran_s + sum(one.shared_s for one in mine)
     return max(0.0, left * row.weight / open_weight) if open_weight > 0 else 0.0
 

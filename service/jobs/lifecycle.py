@@ -13,10 +13,10 @@ from rooftile.problem import parse_problem
 from sqlalchemy.orm import Session
 
 from search_space.registry import families_for
-from service.jobs import budgets, manning, transfer
+from service.jobs import budgets, manning, probing, sweeping, transfer
 from service.jobs.step import Step, Write
 from service.store import artifacts, devices, jobs, leases
-from service.store.enums import JobProblemReason, JobProblemState, JobReason, JobState
+from service.store.enums import JobProblemReason, JobProblemRole, JobProblemState, JobReason, JobState
 from service.store.records import DeviceRecord, JobProblemRecord, JobRecord
 from service.store.transitions import JOB_PROBLEM, final
 
@@ -62,12 +62,15 @@ def before_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord])
 def while_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) -> Step | None:
     """Start the next problem of a device that has none, end the job, or wait for a device that is gone."""
     todo = [row for row in rows if row.state not in _ENDED]
+    if (sweep := sweeping.step(s, job, rows)) is not None:
+        return sweep
     if not todo:
         return Write("finish", lambda w: _move(w, job, JobState.FINISHING))
     busy = {row.device_key for row in todo if row.state in ACTIVE}
-    for row in todo:
-        if row.device_key not in busy and startable(s, job, row):
-            return Write("start problem", lambda w, row=row: start(w, job, rows, row))  # type: ignore[misc]
+    ready = [row for row in todo if row.device_key not in busy and startable(s, job, row)]
+    if ready:
+        row = sweeping.first(job, rows, [one for one in ready if one.device_key == ready[0].device_key])
+        return Write("start problem", lambda w: start(w, job, rows, row))
     if not any(connected(s, row.device_key) for row in todo):
         return Write("wait", lambda w: _wait(w, job, todo))
     if text := manning.stuck(s, job, [row for row in todo if row.state in ACTIVE]):
@@ -162,6 +165,9 @@ def start(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord], row: Job
         text = "The job's seconds were used up before it began."
         jobs.move_problem(s, row.id, JobProblemState.FAILED, JobProblemReason.BUDGET_SECONDS, text)
         return
+    if row.role is not JobProblemRole.SEARCH:
+        probing.start(s, job, row, seconds)
+        return
     jobs.set_budget(
         s,
         row.id,
@@ -169,7 +175,7 @@ def start(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord], row: Job
         seconds=seconds,
         device_seconds=row.budget_device_seconds,
     )
-    near = [dict(schedule) for schedule in transfer.winners(s, job, row, problem)]
+    near = [dict(schedule) for schedule in transfer.winners(s, job, rows, row, problem)]
     jobs.remember(s, row.id, {"ran_s": job.ran_s, "families": names, "transfer": near})
     jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from rooftile.errors import FieldError
-from rooftile.problem import Problem, nearest_name, sha256_key
+from rooftile.problem import nearest_name, sha256_key
 from sqlalchemy.orm import Session
 
 from search_space.family import Parameter
 from search_space.registry import get_family
 from service.jobs.lifecycle import why_without
-from service.jobs.request import Budget, JobRequest, Wanted
+from service.jobs.lines import Line
+from service.jobs.problem_rows import problem_record
+from service.jobs.request import Budget, JobRequest
+from service.jobs.swept import Wanted
 from service.jobs.target import (
     Place,
     arch_model,
@@ -27,7 +31,7 @@ from service.jobs.target import (
 from service.store import devices, jobs
 from service.store.database import Database
 from service.store.enums import JobReason, JobState
-from service.store.records import DeviceRecord, JobRecord, NewJob, NewJobProblem, ProblemRecord
+from service.store.records import DeviceRecord, JobRecord, NewJob, NewJobProblem
 
 DEFAULT_TRIALS = 64
 """For each problem of a job that sets no budget."""
@@ -51,20 +55,6 @@ def in_transaction(where: Session | Database, fn: Callable[[Session], T]) -> T:
     return where.run(fn) if isinstance(where, Database) else fn(where)
 
 
-def problem_record(problem: Problem) -> ProblemRecord:
-    """A problem as the store keeps it."""
-    dtype: Any = problem.dtype
-    pair = (dtype.a, dtype.b) if problem.op == "gemm" else (dtype.q, dtype.kv)
-    return ProblemRecord(
-        key=problem.key,
-        layer_key=problem.layer().key,
-        op=problem.op,
-        title=problem.title(),
-        spec=problem.to_json(),
-        dtype=pair[0] if pair[0] == pair[1] else "x".join(pair),
-    )
-
-
 def _new_job(s: Session, asked: JobRequest, token_id: int | None) -> NewJob:
     spots = places(s, asked.target)
     rows = {spot.device_key: devices.get(s, spot.device_key) for spot in spots if spot.device_key}
@@ -78,16 +68,24 @@ def _new_job(s: Session, asked: JobRequest, token_id: int | None) -> NewJob:
             if asked.params:
                 _check_params(asked, wanted, spot, row, families)
     busy = [(wanted, spot) for wanted, spot in pairs if not wanted.problem.empty]
-    budget = _budget(asked.budget, len(busy), timed=spots[0].device_key is not None)
+    count = _count(asked, busy)
+    budget = _budget(asked.budget, count, timed=spots[0].device_key is not None)
     state, reason, message = _first_state(busy, rows)
     target = _target_json(spots)
-    options = {
+    options: dict[str, Any] = {
         "families": None if asked.families is None else list(asked.families),
         "params": {name: list(values) for name, values in asked.params.items()},
         "emulate": asked.emulate,
         "early_stop": asked.early_stop,
         "force": asked.force,
     }
+    made = _shares(pairs, budget, asked)
+    if asked.lines:
+        paid = _paid(asked.lines, made)
+        options["lines"] = [line.to_json() for line in paid]
+        made = [one if one.line is None else _share_of_line(one, paid[one.line]) for one in made]
+    if asked.weighted:
+        options["weighted"] = True
     same = {
         "problems": [[wanted.problem.key, wanted.weight] for wanted in asked.problems],
         "target": target,
@@ -101,7 +99,7 @@ def _new_job(s: Session, asked: JobRequest, token_id: int | None) -> NewJob:
         target=target,
         policy=policy,
         policy_key=policy_key(policy),
-        problems=_shares(pairs, budget, asked.seed),
+        problems=made,
         budget_trials=budget.trials,
         budget_seconds=budget.seconds,
         budget_device_seconds=budget.device_seconds,
@@ -154,10 +152,17 @@ def _budget(given: Budget, count: int, *, timed: bool) -> Budget:
     return given
 
 
-def _shares(pairs: Sequence[tuple[Wanted, Place]], budget: Budget, seed: int) -> list[NewJobProblem]:
+def _count(asked: JobRequest, busy: Sequence[tuple[Wanted, Place]]) -> int:
+    """How many problems there will be: of a range, as many as may be tuned."""
+    listed = sum(1 for wanted, _ in busy if wanted.line is None or not asked.lines[wanted.line].chosen)
+    begun = {(wanted.line, spot) for wanted, spot in busy if wanted.line is not None}
+    return listed + sum(asked.lines[i].tune for i, _ in begun if asked.lines[i].chosen)
+
+
+def _shares(pairs: Sequence[tuple[Wanted, Place]], budget: Budget, asked: JobRequest) -> list[NewJobProblem]:
     """Each problem on each device with its share by weight. Seconds are shared again whenever a problem
     starts, because what the ones before it left over passes on."""
-    weights = [0.0 if wanted.problem.empty else wanted.weight for wanted, _ in pairs]
+    weights = [0.0 if wanted.problem.empty else _weight(wanted, asked) for wanted, _ in pairs]
     total = sum(weights) or 1.0
     trials = share_trials(budget.trials, weights)
 
@@ -173,10 +178,44 @@ def _shares(pairs: Sequence[tuple[Wanted, Place]], budget: Budget, seed: int) ->
             budget_trials=count,
             budget_seconds=part(budget.seconds, weight),
             budget_device_seconds=part(budget.device_seconds, weight),
-            seed=seed,
+            seed=asked.seed,
+            line=wanted.line,
         )
         for (wanted, spot), weight, count in zip(pairs, weights, trials, strict=True)
     ]
+
+
+def _weight(wanted: Wanted, asked: JobRequest) -> float:
+    """The first sizes of a range have the shares of those that are still to be chosen too."""
+    if wanted.line is None or not asked.lines[wanted.line].chosen:
+        return wanted.weight
+    line = asked.lines[wanted.line]
+    return wanted.weight * line.tune / len(line.first_sizes())
+
+
+def _paid(lines: Sequence[Line], made: Sequence[NewJobProblem]) -> list[Line]:
+    """The lines with what their sizes have together on one device; lists leave each size its own share."""
+    found = []
+    for index, line in enumerate(lines):
+        rows = [one for one in made if one.line == index]
+        mine = [one for one in rows if one.device_key == rows[0].device_key]
+        trials = [one.budget_trials for one in mine if one.budget_trials is not None]
+        device = [one.budget_device_seconds for one in mine if one.budget_device_seconds is not None]
+        if line.chosen:
+            line = line.with_budget(sum(trials) if trials else None, sum(device) if device else None)
+        found.append(line)
+    return found
+
+
+def _share_of_line(one: NewJobProblem, line: Line) -> NewJobProblem:
+    """The first sizes of a range with a share as those will have that are chosen later."""
+    if not line.chosen:
+        return one
+    return replace(
+        one,
+        budget_trials=line.share_trials(),
+        budget_device_seconds=line.share_device_seconds(),
+    )
 
 
 def share_trials(total: int | None, weights: Sequence[float]) -> list[int | None]:

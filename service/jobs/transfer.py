@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rooftile.problem import Problem
 from sqlalchemy.orm import Session
 
+from search_space.schedule import Schedule
+from service.jobs import sweeping
 from service.store import releases
 from service.store.enums import Winner
 from service.store.records import JobProblemRecord, JobRecord, ReleaseFilter, ReleaseRecord
@@ -17,9 +19,11 @@ MOST = 4
 LOOKED_AT = 100
 
 
-def winners(s: Session, job: JobRecord, row: JobProblemRecord, problem: Problem) -> list[Mapping[str, Any]]:
-    """Schedules, what is served for this very problem first, then by distance of the sizes; then winners
-    of this problem on other devices of the arch."""
+def winners(
+    s: Session, job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemRecord, problem: Problem
+) -> list[Mapping[str, Any]]:
+    """Schedules, what is served for this very problem first, then of a sweep what won at the neighbouring
+    sizes, then by distance of the sizes; then winners of this problem on other devices of the arch."""
     if row.device_key is None:
         return []
     where = ReleaseFilter(
@@ -35,6 +39,10 @@ def winners(s: Session, job: JobRecord, row: JobProblemRecord, problem: Problem)
         if one.device_key != row.device_key
     ]
     found: dict[str, Mapping[str, Any]] = {}
+    own = [one for one in near if one.problem_key == row.problem_key and one.schedule is not None]
+    beside = [one.schedule for one in own if one.schedule is not None]
+    for schedule in [*beside, *sweeping.neighbours(s, job, rows, row)]:
+        found.setdefault(Schedule.from_json(schedule).key, schedule)
     for one in [*near, *other]:
         if one.schedule is not None and one.schedule_key is not None:
             found.setdefault(one.schedule_key, one.schedule)
@@ -44,9 +52,7 @@ def winners(s: Session, job: JobRecord, row: JobProblemRecord, problem: Problem)
 def _unlike(mine: Mapping[str, Any], one: ReleaseRecord) -> int:
     """How many fields that are no sizes differ: dtypes, layouts, epilogue."""
     return sum(
-        1
-        for name, value in mine.items()
-        if not isinstance(value, int) and value != one.problem.get(name)
+        1 for name, value in mine.items() if not isinstance(value, int) and value != one.problem.get(name)
     )
 
 

@@ -73,6 +73,8 @@ class Hands:
     db: Database
     device_key: str = DEVICE
     time_us: Callable[[Schedule], float] = true_us
+    time_at: Callable[[Mapping[str, Any], Schedule], float] | None = None
+    """Where the time depends on the problem too: instead of `time_us`."""
     on_compile: Callable[[Schedule], Failed | None] = lambda schedule: None
     on_measure: Callable[[Schedule], Outcome] = lambda schedule: None
     on_entrant: Callable[[Entrant], EntrantResult | None] = lambda entrant: None
@@ -140,14 +142,16 @@ class Hands:
             claims = trials.claim_measure(s, "measurer", self.device_key, limit, 60)
         for claim in claims:
             schedule = Schedule.from_json(claim.schedule)
-            outcome = self.on_measure(schedule) or self.timed(schedule, claim.best_us)
+            outcome = self.on_measure(schedule) or self.timed(schedule, claim.best_us, claim.problem)
             with self.db.begin() as s:
                 assert trials.finish_measure(s, claim.claim_id, outcome)
             self.measured.append(claim.trial_id)
         return len(claims)
 
-    def timed(self, schedule: Schedule, best_us: float | None) -> Measured:
-        time_us = self._noisy(self.time_us(schedule))
+    def timed(
+        self, schedule: Schedule, best_us: float | None, problem: Mapping[str, Any] | None = None
+    ) -> Measured:
+        time_us = self._noisy(self._time_us(problem, schedule))
         culled = best_us is not None and time_us > 1.15 * best_us
         return measured(time_us, culled=culled, device_s=0.001)
 
@@ -158,12 +162,14 @@ class Hands:
             return 0
         self.races.append([one.name for one in claim.entrants])
         self.raced_problems.append(claim.problem)
-        results = [self.on_entrant(one) or self.raced(one) for one in claim.entrants]
+        results = [self.on_entrant(one) or self.raced(one, problem=claim.problem) for one in claim.entrants]
         with self.db.begin() as s:
             assert races.finish(s, claim.claim_id, RaceOutcome(results, {}, {}, device_s=0.01))
         return 1
 
-    def raced(self, entrant: Entrant, *, contended: bool = False) -> EntrantResult:
+    def raced(
+        self, entrant: Entrant, *, contended: bool = False, problem: Mapping[str, Any] | None = None
+    ) -> EntrantResult:
         if entrant.role is EntrantRole.BASELINE:
             if self.baseline_us is None:
                 failure = failed(TrialReason.CRASH)
@@ -171,9 +177,14 @@ class Hands:
             time_us = self.baseline_us
         else:
             assert entrant.schedule is not None
-            time_us = self.time_us(Schedule.from_json(entrant.schedule))
+            time_us = self._time_us(problem, Schedule.from_json(entrant.schedule))
         record = measurement(self._noisy(time_us), contended=contended)
         return EntrantResult(entrant.name, entrant.role, entrant.trial_id, record, verdict(), None)
+
+    def _time_us(self, problem: Mapping[str, Any] | None, schedule: Schedule) -> float:
+        if self.time_at is None or problem is None:
+            return self.time_us(schedule)
+        return self.time_at(problem, schedule)
 
     def _noisy(self, time_us: float) -> float:
         return time_us * (1 + self._random.uniform(-self.noise, self.noise))
