@@ -119,6 +119,7 @@ def _problem(s: Session, row: JobProblemRecord, found: _Found) -> schemas.JobPro
         device=row.device_key,
         arch=row.arch,
         weight=row.weight,
+        role=str(row.role),
         state=str(row.state),
         reason=None if row.reason is None else str(row.reason),
         message=row.message,

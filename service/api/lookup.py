@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from search_space.device import arch_of_key
 from search_space.registry import why_not
-from service.api import pages, render, schemas
+from service.api import dispatch_tables, pages, render, schemas
 from service.api.routes.params import absent
 from service.jobs.decide import UNRACED
 from service.jobs.problem_rows import problem_record
@@ -380,6 +380,7 @@ def table(
         policy=dict(policy),
         open=list(names),
         rows=[_table_row(row, names) for row in releases.several(s, [row_id for _, row_id in shown])],
+        dispatch=dispatch_tables.shown(s, layer_key, key, policy_key(policy)),
         next_page_token=pages.encode_token(kind, shown[-1][0]) if len(left) > len(shown) else None,
     )
 

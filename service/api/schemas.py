@@ -65,6 +65,7 @@ class JobProblem(Model):
     device: str | None
     arch: str
     weight: float
+    role: str = Field(description="search, or of a sweep's sizes that are only measured: cross, held_out")
     state: str
     reason: str | None
     message: str
@@ -324,12 +325,58 @@ class TableRow(Model):
     launch: JsonObject | None
 
 
+class DispatchInterval(Model):
+    """Sizes from low to high, both included."""
+
+    low: int
+    high: int
+    level: str = Field(description="exact: the kernel below; baseline: the vendor's; none: withdrawn since")
+    tuned_at: int = Field(description="the size at which its release won its race")
+    release_id: int
+    release_state: str
+    schedule_text: str | None
+    artifact: str | None
+    pool: str | None
+    launch: JsonObject | None
+    estimated_mean_loss_percent: float | None = Field(
+        description="how much longer than the best known, over the interval's sizes; null: nothing is known"
+    )
+    estimated_worst_loss_percent: float | None
+
+
+class HeldOut(Model):
+    size: int
+    loss_percent: float | None = Field(
+        description="how much longer the table's choice took than the fastest of its neighbours' winners and"
+        " the vendor's kernel, measured; null: it has no time"
+    )
+    raced: bool = Field(description="in turns in one session; else from single trials")
+
+
+class DispatchTable(Model):
+    """What a sweep ended in: the sizes between tuned ones too."""
+
+    table_id: int
+    job_id: int
+    created_at: datetime
+    axis: str
+    low: int
+    high: int
+    fixed: dict[str, int] = Field(description="the other open sizes")
+    tuned: list[int]
+    intervals: list[DispatchInterval]
+    held_out: list[HeldOut]
+    mean_loss_percent: float | None = Field(description="measured, over the held-out sizes")
+    worst_loss_percent: float | None
+
+
 class Table(Model):
     layer_key: str
     device: str
     policy: JsonObject | None
     open: list[str]
     rows: list[TableRow] = Field(description="by size, page by page")
+    dispatch: list[DispatchTable] = Field(description="the newest of each swept size")
     next_page_token: str | None
 
 

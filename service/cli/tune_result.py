@@ -19,6 +19,7 @@ from service.store import devices, emulations, jobs, races, releases, trials
 from service.store.enums import (
     EntrantRole,
     JobProblemReason,
+    JobProblemRole,
     JobProblemState,
     RaceState,
     TrialReason,
@@ -116,7 +117,9 @@ class JobResult:
 
 def collect(s: Session, job: JobRecord) -> JobResult:
     """Read the state of a job, finished or not."""
-    rows = tuple(_problem_result(s, job, row) for row in jobs.problems(s, job.id))
+    # what a sweep only measures has no answer of its own
+    tuned = [row for row in jobs.problems(s, job.id) if row.role is JobProblemRole.SEARCH]
+    rows = tuple(_problem_result(s, job, row) for row in tuned)
     return JobResult(
         job_id=job.id,
         state=str(job.state),

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.store import jobs
+from service.store import dispatch, jobs
 from service.store.enums import JobProblemReason, JobProblemState, JobState, TrialReason
+from service.store.records import DispatchIntervalRecord, NewDispatchTable
 
 CPU = "cpu-intel-6-85-8c-x86-64-v4"
 OTHER = "cpu-amd-25-1-8c-x86-64-v3"
@@ -307,3 +308,42 @@ def test_a_failed_trial_is_never_served(client: TestClient, seed: Any, reason: T
     row = seed.start(job)[0]
     seed.trials(row, [reason])
     assert best(client)["level"] == "none"
+
+
+def test_a_layers_table_has_the_intervals_of_its_newest_sweep(client: TestClient, seed: Any) -> None:
+    seed.device()
+    layer = {k: v for k, v in GOOD.items() if k != "m"}
+    job = seed.job({"problem": layer, "sweep": {"m": [1, 64]}, "device": CPU})
+    with seed.database.begin() as s:
+        jobs.move(s, job.id, JobState.RUNNING)
+        rows = jobs.problems(s, job.id)
+    made = []
+    for row in rows:
+        with seed.database.begin() as s:
+            jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
+        made.append(seed.release(row, seed.trials(row, [600.0])[0], 600.0, 900.0))
+    path = f"/v1/layers/{rows[0].layer_key}/table"
+    assert client.get(path).json()["dispatch"] == []
+    pieces = [
+        DispatchIntervalRecord(1, 20, 1, made[0].id, made[0].schedule_key, 0.01, 0.02),
+        DispatchIntervalRecord(21, 64, 64, made[1].id, made[1].schedule_key, None, None),
+    ]
+    held = [{"size": 20, "choice": "x", "best": "y", "loss": 0.03, "raced": True, "measured": 2}]
+    for job_id, told in ((job.id + 1, []), (job.id, held)):
+        with seed.database.begin() as s:
+            new = NewDispatchTable(
+                rows[0].layer_key, CPU, "cold-eager", job_id, 0, "m", 1, 64, {"batch": 1}, [], told, pieces
+            )
+            dispatch.create(s, new)
+    (shown,) = client.get(path).json()["dispatch"]
+    assert (shown["axis"], shown["low"], shown["high"], shown["fixed"]) == ("m", 1, 64, {"batch": 1})
+    assert shown["held_out"] == [{"size": 20, "loss_percent": 3.0, "raced": True}]
+    assert (shown["mean_loss_percent"], shown["worst_loss_percent"]) == (3.0, 3.0)
+    first, second = shown["intervals"]
+    assert (first["low"], first["high"], first["level"]) == (1, 20, "exact")
+    assert (first["release_id"], first["artifact"]) == (made[0].id, made[0].artifact_sha256)
+    assert (first["estimated_worst_loss_percent"], second["estimated_worst_loss_percent"]) == (2.0, None)
+    # what was withdrawn is not to be used, and the table says so
+    client.post(f"/v1/releases/{made[1].id}:withdraw")
+    second = client.get(path).json()["dispatch"][0]["intervals"][1]
+    assert (second["level"], second["artifact"], second["launch"]) == ("none", None, None)

@@ -143,3 +143,36 @@ def test_trials_are_shared_by_weight(
     total: int | None, weights: list[float], shares: list[int | None]
 ) -> None:
     assert share_trials(total, weights) == shares
+
+
+def test_a_range_begins_with_about_half_of_what_may_be_tuned() -> None:
+    request = parse(problem=LAYER, sweep={"m": {"from": 1, "to": 512, "tune": 12}})
+    sizes = [one.problem.to_json()["m"] for one in request.problems]
+    assert sizes[:2] == [1, 512]
+    assert sorted(sizes) == [1, 3, 8, 23, 64, 181, 512]
+    (line,) = request.lines
+    assert (line.tune, line.hold_out, line.chosen) == (12, 3, True)
+    listed = parse(problem=LAYER, sweep={"m": {"sizes": [4, 1, 2], "tune": 2, "hold_out": 0}})
+    assert [one.problem.to_json()["m"] for one in listed.problems] == [1, 4]
+    both = parse(problem=LAYER, sweep={"batch": [1, 3], "m": {"from": 2, "to": 2}})
+    assert [(one.problem.to_json()["batch"], one.line) for one in both.problems] == [(1, 0), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "field"),
+    [
+        ({"m": {"from": 0, "to": 4}}, "sweep.m.from"),
+        ({"m": {"from": 8, "to": 4}}, "sweep.m.to"),
+        ({"m": {"to": 4}}, "sweep.m.from"),
+        ({"m": {"from": 1, "to": 4, "tun": 2}}, "sweep.m.tun"),
+        ({"m": {"from": 1, "to": 4, "tune": 0}}, "sweep.m.tune"),
+        ({"m": {"from": 1, "sizes": [1]}}, "sweep.m.from"),
+        ({"m": {"sizes": [0]}}, "sweep.m.sizes[0]"),
+        ({"m": {"sizes": [1], "hold_out": 17}}, "sweep.m.hold_out"),
+        ({"m": {"from": 1, "to": 4}, "batch": {"from": 1, "to": 4}}, "sweep.batch"),
+    ],
+)
+def test_a_wrong_range_is_named(sweep: dict[str, object], field: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        parse(problem=LAYER, sweep=sweep)
+    assert caught.value.field == field

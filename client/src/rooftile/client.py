@@ -44,7 +44,7 @@ class Client:
         self,
         problem: ProblemLike | Sequence[ProblemLike],
         *,
-        sweep: Mapping[str, Sequence[int]] | None = None,
+        sweep: Mapping[str, Sequence[int] | Mapping[str, Any]] | None = None,
         target: Mapping[str, Any] | None = None,
         device: str | None = None,
         budget: Mapping[str, Any] | None = None,
@@ -59,7 +59,8 @@ class Client:
     ) -> Job:
         """Ask for a tuning job and return at once. A list of problems makes one job of them all.
 
-        sweep            {"m": [1, 2, 4]}: the problem at each of these sizes
+        sweep            {"m": [1, 2, 4]}: the problem at each of these sizes; {"m": {"from": 1, "to": 512}}:
+                         at some of them, which the job chooses, with a table for all
         target, device   {"device": key}, {"devices": [...]} or {"arch": name}; `device` is short for one
         budget           {"trials", "seconds", "device_seconds"} of the whole job
         policy           {"cache": "cold" | "warm", "launch": "graph" | "eager"}
@@ -166,10 +167,15 @@ def _json(problem: ProblemLike) -> dict[str, Any]:
     return dict(problem) if isinstance(problem, Mapping) else problem.to_json()
 
 
-def _entry(problem: ProblemLike, sweep: Mapping[str, Sequence[int]] | None) -> dict[str, Any]:
+def _entry(
+    problem: ProblemLike, sweep: Mapping[str, Sequence[int] | Mapping[str, Any]] | None
+) -> dict[str, Any]:
     if not sweep:
         return {"problem": _json(problem)}
     # A Problem object has every size; the swept ones are left out of the request.
     swept = () if isinstance(problem, Mapping) else tuple(sweep)
     entry = {name: value for name, value in _json(problem).items() if name not in swept}
-    return {"problem": entry, "sweep": {name: list(values) for name, values in sweep.items()}}
+    asked = {
+        name: dict(values) if isinstance(values, Mapping) else list(values) for name, values in sweep.items()
+    }
+    return {"problem": entry, "sweep": asked}

@@ -50,7 +50,7 @@ _NUMBERS = {
 }  # fmt: skip
 _SCALES = {"scale-a", "scale-b", "scale-q", "scale-k", "scale-v"}
 _HELP = {
-    "m": "rows of A and of the result; a list (1,2,4) is a sweep",
+    "m": "rows of A and of the result; a list (1,2,4) or a range (1..512) is a sweep",
     "dtype": "of the inputs: f64 f32 tf32 f16 bf16 e4m3 e5m2 e2m1 s8 u8",
     "layout-b": "kn or nk; the last letter is contiguous",
     "scale-a": "DTYPE:BLOCK, as f32:tensor or ue8m0:32",
@@ -106,8 +106,9 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add("--emulate", metavar="NAME", help="structure, finalists, all or never")
 
 
-def problem_and_sweep(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The problem's JSON without its swept sizes, and the sweep: size name -> values (often empty)."""
+def problem_and_sweep(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The problem's JSON without its swept sizes, and the sweep: size name -> values, or a range (often
+    empty)."""
     op = args.op
     if op is None:
         raise FieldError("op", MISSING, f"one of {', '.join(OPS)}")
@@ -115,12 +116,16 @@ def problem_and_sweep(args: argparse.Namespace) -> tuple[dict[str, Any], dict[st
         raise FieldError("op", op, f"one of {', '.join(OPS)}", nearest_name(op, OPS))
     options = _OPTIONS[op]
     problem: dict[str, Any] = {"op": op}
-    sweep: dict[str, list[Any]] = {}
+    sweep: dict[str, Any] = {}
     for option, value in _given(args).items():
         path = options.get(option)
         if path is None:
             other = next(o for o in OPS if option in _OPTIONS[o])
             raise FieldError(option, value, f"left out: it is an option of {other}, not of {op}")
+        if option in _NUMBERS and ".." in value and path in OPEN_SIZES[op]:
+            low, _, high = value.partition("..")
+            sweep[path] = {"from": number(low), "to": number(high)}
+            continue
         if option in _NUMBERS:
             values = [number(text) for text in value.split(",")]
             if len(values) > 1:
@@ -148,7 +153,8 @@ def one_problem(args: argparse.Namespace) -> dict[str, Any]:
         return dict(body["problem"])
     problem, sweep = problem_and_sweep(args)
     for name, values in sweep.items():
-        raise FieldError(name, ",".join(map(str, values)), "one number here")
+        listed = values if isinstance(values, list) else values.values()
+        raise FieldError(name, ",".join(map(str, listed)), "one number here")
     return problem
 
 

@@ -40,8 +40,17 @@ _BODY = {
     "type": "object",
     "properties": {
         "problem": {"type": "object", "description": "a Problem; a swept size is left out"},
-        "sweep": {"type": "object", "description": "size name -> list of values"},
-        "problems": {"type": "array", "items": {"type": "object"}},
+        "sweep": {
+            "type": "object",
+            "description": "size name -> list of values, each tuned; or {from, to, tune, hold_out} (or sizes"
+            " in place of from and to): at most `tune` of them are, `hold_out` others are only measured",
+        },
+        "problems": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "{problem, sweep, weight} each; with a weight the budget goes where weight x time"
+            " falls most, without each problem has an equal share",
+        },
         "target": {"type": "object", "description": "{device} or {devices} or {arch}; default auto"},
         "device": {"type": "string", "description": "short for target.device"},
         "budget": {"type": "object", "description": "{trials, seconds, device_seconds}, of the whole job"},

@@ -131,7 +131,8 @@ def get_table(
     limit: LimitQuery = None,
     page_token: TokenQuery = None,
 ) -> schemas.Table:
-    """The dispatch table of a layer: what is served at each tuned size on one device, 200 rows a page."""
+    """The dispatch table of a layer on one device: what is served at each tuned size, 200 rows a page; and
+    after a sweep, from which size to which each release is to be used, with the loss."""
     name = sha256(key, "layer", "layer_key")
     with state_of(request).database.read() as s:
         return lookup.table(s, name, device, cache, launch, limit=limit, token=page_token)
