@@ -31,7 +31,8 @@ TIMED = (TrialState.MEASURED, TrialState.CULLED)
 
 def elapsed_s(job: JobRecord, row: JobProblemRecord) -> float:
     """Seconds of the job's clock since this problem was started, without those of others on its device."""
-    return max(0.0, job.ran_s - float(row.search.get("ran_s", job.ran_s)) - row.shared_s)
+    before_s = float(row.search.get("used_s", 0.0))  # until its last rest
+    return max(0.0, before_s + job.ran_s - float(row.search.get("ran_s", job.ran_s)) - row.shared_s)
 
 
 def left_over(job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemRecord) -> float | None:

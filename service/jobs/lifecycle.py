@@ -13,7 +13,7 @@ from rooftile.problem import parse_problem
 from sqlalchemy.orm import Session
 
 from search_space.registry import families_for
-from service.jobs import budgets, manning, probing, sweeping, transfer
+from service.jobs import budgets, manning, probing, spending, sweeping, transfer
 from service.jobs.step import Step, Write
 from service.store import artifacts, devices, jobs, leases
 from service.store.enums import JobProblemReason, JobProblemRole, JobProblemState, JobReason, JobState
@@ -71,6 +71,11 @@ def while_running(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord]) 
     if ready:
         row = sweeping.first(job, rows, [one for one in ready if one.device_key == ready[0].device_key])
         return Write("start problem", lambda w: start(w, job, rows, row))
+    rests = [row for row in todo if row.state is JobProblemState.RESTING and row.device_key not in busy]
+    rests = [row for row in rests if _goes_on(s, job, row)]
+    if rests:
+        mine = [row for row in rests if row.device_key == rests[0].device_key]
+        return spending.resting(s, job, rows, mine)
     if not any(connected(s, row.device_key) for row in todo):
         return Write("wait", lambda w: _wait(w, job, todo))
     if text := manning.stuck(s, job, [row for row in todo if row.state in ACTIVE]):
@@ -96,7 +101,8 @@ def startable(s: Session, job: JobRecord, row: JobProblemRecord) -> bool:
 
 def _goes_on(s: Session, job: JobRecord, row: JobProblemRecord) -> bool:
     """A problem that was under way when its job was paused or lost its device."""
-    return row.state in ACTIVE and connected(s, row.device_key) and _free(s, job, row.device_key)
+    under_way = row.state in ACTIVE or row.state is JobProblemState.RESTING
+    return under_way and connected(s, row.device_key) and _free(s, job, row.device_key)
 
 
 def _free(s: Session, job: JobRecord, device_key: str | None) -> bool:
@@ -177,6 +183,8 @@ def start(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord], row: Job
     )
     near = [dict(schedule) for schedule in transfer.winners(s, job, rows, row, problem)]
     jobs.remember(s, row.id, {"ran_s": job.ran_s, "families": names, "transfer": near})
+    if spending.shares(job, rows, row):
+        spending.begin(s, job, rows, row)
     jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
 
 

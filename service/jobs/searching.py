@@ -9,7 +9,7 @@ from rooftile.problem import parse_problem
 from sqlalchemy.orm import Session
 
 from search_space.schedule import Schedule
-from service.jobs import budgets, canary, history
+from service.jobs import budgets, canary, history, spending
 from service.jobs.ending import end_search
 from service.jobs.history import History
 from service.jobs.proposing import Ask, Proposal
@@ -54,7 +54,7 @@ def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | Rest | Non
         if stop is None:
             return None
     if stop is not None:
-        return _end(job, row, stop)
+        return spending.after_slice(s, job, row, stop, known) or _end(job, row, stop)
     if _no_compiler(counts):
         return _end(job, row, JobProblemReason.COMPILER_MISSING)
     suspicion = canary.step(s, job, row, known)
@@ -70,7 +70,7 @@ def step(s: Session, job: JobRecord, row: JobProblemRecord) -> Step | Rest | Non
         return _rest(job, row, spent.open_trials)
     if spent.open_trials > few:
         return _rest(job, row, spent.open_trials - few)
-    if job.options.get("early_stop", True) and budgets.converged(known.finished, row.budget_trials):
+    if job.options.get("early_stop", True) and budgets.converged(known.finished, spending.share_of(row)):
         return _end(job, row, JobProblemReason.CONVERGED)
     n = most - spent.open_trials
     wanted = n if left is None else min(n, left)
@@ -119,7 +119,7 @@ def _ask(s: Session, job: JobRecord, row: JobProblemRecord, known: History, n: i
         device=device,
         families=families,
         seed=row.seed,
-        trials=row.budget_trials or DEFAULT_TRIALS,
+        trials=spending.share_of(row) or DEFAULT_TRIALS,
         n=n,
         limits={name: tuple(values) for name, values in (job.options.get("params") or {}).items()},
         done=tuple(known.done),
