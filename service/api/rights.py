@@ -101,6 +101,7 @@ RIGHTS: tuple[Right, ...] = (
     Right("GET", "/v1/devices", READ),
     Right("POST", "/v1/devices/{key}:suspend", ADMIN),
     Right("POST", "/v1/devices/{key}:resume", ADMIN),
+    Right("GET", "/v1/portfolios", READ),
     Right("GET", "/v1/archs", READ),
     Right("GET", "/v1/spaces", READ),
     Right("GET", "/v1/demand", READ),

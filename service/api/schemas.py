@@ -380,6 +380,33 @@ class Table(Model):
     next_page_token: str | None
 
 
+class PortfolioMember(Model):
+    schedule_key: str
+    schedule: JsonObject | None
+    schedule_text: str
+    problems: list[str] = Field(description="problem keys for which it is the one to take")
+
+
+class Portfolio(Model):
+    """At most ten schedules that are good for many problems, by the times of all jobs."""
+
+    family: str
+    loss_percent: float = Field(description="the stated loss: covered problems lose at most so much")
+    problem_count: int
+    covered: int
+    mean_loss_percent: float | None
+    worst_loss_percent: float | None
+    fewest: bool = Field(description="no fewer would cover as many; else found greedily")
+    members: list[PortfolioMember]
+    uncovered: list[str]
+
+
+class PortfolioList(Model):
+    device: str
+    policy: JsonObject
+    portfolios: list[Portfolio]
+
+
 class DemandAccepted(Model):
     accepted: int
 

@@ -181,7 +181,7 @@ def start(s: Session, job: JobRecord, rows: Sequence[JobProblemRecord], row: Job
         seconds=seconds,
         device_seconds=row.budget_device_seconds,
     )
-    near = [dict(schedule) for schedule in transfer.winners(s, job, rows, row, problem)]
+    near = [dict(schedule) for schedule in transfer.winners(s, job, rows, row, problem, names)]
     jobs.remember(s, row.id, {"ran_s": job.ran_s, "families": names, "transfer": near})
     if spending.shares(job, rows, row):
         spending.begin(s, job, rows, row)

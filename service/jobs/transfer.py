@@ -10,20 +10,29 @@ from rooftile.problem import Problem
 from sqlalchemy.orm import Session
 
 from search_space.schedule import Schedule
-from service.jobs import sweeping
-from service.store import releases
+from service.jobs import portfolio, sweeping
+from service.store import measured_times, releases
 from service.store.enums import Winner
 from service.store.records import JobProblemRecord, JobRecord, ReleaseFilter, ReleaseRecord
 
 MOST = 4
+NEAREST = 2
+"""Winners of near problems that come before the portfolio."""
+PORTFOLIO_MOST = 4
 LOOKED_AT = 100
 
 
 def winners(
-    s: Session, job: JobRecord, rows: Sequence[JobProblemRecord], row: JobProblemRecord, problem: Problem
+    s: Session,
+    job: JobRecord,
+    rows: Sequence[JobProblemRecord],
+    row: JobProblemRecord,
+    problem: Problem,
+    families: Sequence[str],
 ) -> list[Mapping[str, Any]]:
-    """Schedules, what is served for this very problem first, then of a sweep what won at the neighbouring
-    sizes, then by distance of the sizes; then winners of this problem on other devices of the arch."""
+    """Schedules, what is served for this very problem first; of a sweep what won at the neighbouring sizes;
+    the nearest problems' winners by distance of the sizes; what is good for several problems of the device;
+    then more of the near, and winners of this problem on other devices of the arch."""
     if row.device_key is None:
         return []
     where = ReleaseFilter(
@@ -38,15 +47,41 @@ def winners(
         for one in releases.for_problem(s, row.problem_key, job.policy_key, row.arch)
         if one.device_key != row.device_key
     ]
+    own = [one.schedule for one in near if one.problem_key == row.problem_key]
+    beside = sweeping.neighbours(s, job, rows, row)
+    ranked = [one.schedule for one in [*near, *other]]
     found: dict[str, Mapping[str, Any]] = {}
-    own = [one for one in near if one.problem_key == row.problem_key and one.schedule is not None]
-    beside = [one.schedule for one in own if one.schedule is not None]
-    for schedule in [*beside, *sweeping.neighbours(s, job, rows, row)]:
-        found.setdefault(Schedule.from_json(schedule).key, schedule)
-    for one in [*near, *other]:
-        if one.schedule is not None and one.schedule_key is not None:
-            found.setdefault(one.schedule_key, one.schedule)
-    return list(found.values())[:MOST]
+    _add(found, [*own, *beside, *ranked[:NEAREST]], MOST)
+    few = MOST - len(found) + PORTFOLIO_MOST
+    _add(found, of_portfolio(s, job, row, families)[:few], MOST + PORTFOLIO_MOST)
+    _add(found, ranked, MOST + PORTFOLIO_MOST)
+    return list(found.values())
+
+
+def of_portfolio(
+    s: Session, job: JobRecord, row: JobProblemRecord, families: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """The schedules that are good for several problems of the device, those first that are for most."""
+    assert row.device_key is not None
+    found: list[tuple[int, str]] = []
+    for family in families:
+        times = measured_times.of_family(s, row.device_key, family, job.policy_key)
+        found += [
+            (-len(one.problems), one.schedule_key)
+            for one in portfolio.cover(times).members
+            if len(one.problems) > 1
+        ]
+    keys = [key for _, key in sorted(found)[:PORTFOLIO_MOST]]
+    known = measured_times.schedules(s, row.arch, keys)
+    return [known[key] for key in keys if key in known]
+
+
+def _add(
+    found: dict[str, Mapping[str, Any]], schedules: Sequence[Mapping[str, Any] | None], most: int
+) -> None:
+    for one in schedules:
+        if one is not None and len(found) < most:
+            found.setdefault(Schedule.from_json(one).key, one)
 
 
 def _unlike(mine: Mapping[str, Any], one: ReleaseRecord) -> int:

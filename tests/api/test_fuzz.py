@@ -232,6 +232,7 @@ ADDRESSES = [
     "/v1/jobs?page_token={}", "/v1/jobs?limit={}", "/v1/jobs?state={}", "/v1/jobs/1/trials?page_token={}",
     "/v1/jobs/1/trials?order={}", "/v1/releases?after={}", "/v1/releases?device={}", "/v1/demand?device={}",
     "/v1/spaces?op=gemm&arch={}", "/v1/spaces?op={}", "/v1/spaces?op=gemm&arch=x86-64-v3&m={}",
+    "/v1/portfolios?device={}", "/v1/portfolios?loss_percent={}", "/v1/portfolios?family={}",
     "/v1/spaces?op=gemm&device={}", "/?text={}", "/?device={}", "/?page_token={}", "/?dtype={}",
     "/jobs?page_token={}", "/jobs?state={}", "/jobs/1?problem={}", "/jobs/1?order={}",
     "/jobs/1?page_token={}",

@@ -21,6 +21,7 @@ WANTED = {
         "/v1/layers/{key}/table",
         "/v1/artifacts/{digest}",
         "/v1/devices",
+        "/v1/portfolios",
         "/v1/archs",
         "/v1/audit",
         "/v1/spaces",

@@ -347,3 +347,33 @@ def test_a_layers_table_has_the_intervals_of_its_newest_sweep(client: TestClient
     client.post(f"/v1/releases/{made[1].id}:withdraw")
     second = client.get(path).json()["dispatch"][0]["intervals"][1]
     assert (second["level"], second["artifact"], second["launch"]) == ("none", None, None)
+
+
+def test_a_devices_portfolio_with_what_it_loses(client: TestClient, seed: Any) -> None:
+    seed.device()
+    layer = {k: v for k, v in GOOD.items() if k != "m"}
+    job = seed.job({"problem": layer, "sweep": {"m": [1, 64]}, "device": CPU})
+    with seed.database.begin() as s:
+        jobs.move(s, job.id, JobState.RUNNING)
+        rows = jobs.problems(s, job.id)
+    for row, times in zip(rows, ([100.0, 103.0], [150.0, 120.0]), strict=True):
+        with seed.database.begin() as s:
+            jobs.move_problem(s, row.id, JobProblemState.SEARCHING)
+        seed.trials(row, times)
+    told = client.get("/v1/portfolios", params={"device": CPU}).json()
+    (one,) = told["portfolios"]
+    assert (one["family"], one["problem_count"], one["covered"], one["uncovered"]) == ("gemm_x86", 2, 2, [])
+    (member,) = one["members"]
+    assert sorted(member["problems"]) == sorted(row.problem_key for row in rows)
+    assert member["schedule_text"]
+    assert one["worst_loss_percent"] == pytest.approx(3.0)
+    strict = client.get("/v1/portfolios", params={"device": CPU, "loss_percent": 1}).json()
+    assert len(strict["portfolios"][0]["members"]) == 2
+    assert client.get("/v1/portfolios", params={"device": OTHER}).json()["portfolios"] == []
+    for query, field in (
+        ("device=mine", "device"),
+        ("family=gemm", "family"),
+        ("loss_percent=-1", "loss_percent"),
+    ):
+        refused = client.get(f"/v1/portfolios?{query}")
+        assert (refused.status_code, refused.json()["field"]) == (422, field)

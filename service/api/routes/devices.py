@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 
-from service.api import render, schemas, spaces
+from service.api import portfolios, render, schemas, spaces
 from service.api.auth import Principal, by, needs
 from service.api.body import json_object
 from service.api.errors import BadFieldError
@@ -106,6 +106,26 @@ def _set_state(
         row = devices.get(s, key)
         assert row is not None  # devices are never forgotten
         return render.device(row, workers.alive(s, WorkerKind.MEASURE))
+
+
+@router.get(
+    "/v1/portfolios",
+    dependencies=[needs(Scope.READ)],
+    responses=errors(),
+    response_model=schemas.PortfolioList,
+)
+def list_portfolios(
+    request: Request,
+    device: Annotated[str, Query(max_length=200, description="a device's key, or auto")] = "auto",
+    family: Annotated[str | None, Query(max_length=64)] = None,
+    cache: Annotated[str | None, Query(max_length=20)] = None,
+    launch: Annotated[str | None, Query(max_length=20)] = None,
+    loss_percent: Annotated[float, Query(ge=0, le=1000, description="what a covered problem may lose")] = 5.0,
+) -> schemas.PortfolioList:
+    """At most ten schedules of each family that are good for many problems on a device: what a search of
+    another problem begins with."""
+    with state_of(request).database.read() as s:
+        return portfolios.shown(s, device, plain(family, "family"), cache, launch, loss_percent)
 
 
 @router.get(
