@@ -57,7 +57,7 @@ def search(problem: Problem, home: Path, budget: int, *, seed: int = 0) -> Found
         "seed": seed,
         "force": True,
     }
-    result = _tune(home, body)
+    result = tune(home, body)
     database = Database(f"sqlite:///{home / 'rooftile.db'}")
     try:
         with database.read() as s:
@@ -67,7 +67,8 @@ def search(problem: Problem, home: Path, budget: int, *, seed: int = 0) -> Found
         database.close()
 
 
-def _tune(home: Path, body: dict[str, Any]) -> dict[str, Any]:
+def tune(home: Path, body: dict[str, Any]) -> dict[str, Any]:
+    """The product's own command in that home: its result as JSON says it."""
     spec = home / "spec.json"
     spec.write_text(json.dumps(body))
     env = {k: v for k, v in os.environ.items() if not k.startswith("ROOFTILE_")}
